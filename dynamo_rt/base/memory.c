@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dynamo_rt/base/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+fx_status fx_calloc(void *out, size_t count, size_t size) {
+  void *memory = calloc(count ? count : 1, size ? size : 1);
+  if (!memory) return fx_error(FX_ERR_MEMORY, "out of host memory for %zu x %zu bytes", count, size);
+  memcpy(out, &memory, sizeof memory);
+  return FX_OK;
+}
+
+fx_status fx_alloc_aligned(void *out, size_t bytes) {
+  void *memory = aligned_alloc(FX_ALIGN, fx_align_up(bytes ? bytes : 1, FX_ALIGN));
+  if (!memory)
+    return fx_error(FX_ERR_MEMORY, "out of host memory for %.1f MiB; use a smaller model or micro_batch_size",
+                    (double)bytes / 1048576.0);
+  memcpy(out, &memory, sizeof memory);
+  return FX_OK;
+}
+
+fx_status fx_grow(void *array, int64_t *capacity, int64_t need, size_t size) {
+  if (need <= *capacity) return FX_OK;
+  int64_t wanted = *capacity ? *capacity : 8;
+  while (wanted < need) wanted *= 2;
+  void *old;
+  memcpy(&old, array, sizeof old);
+  char *fresh = realloc(old, (size_t)wanted * size);
+  if (!fresh)
+    return fx_error(FX_ERR_MEMORY, "out of host memory for %lld x %zu bytes", (long long)wanted, size);
+  memset(fresh + (size_t)*capacity * size, 0, (size_t)(wanted - *capacity) * size);
+  memcpy(array, &fresh, sizeof fresh);
+  *capacity = wanted;
+  return FX_OK;
+}
+
+char *fx_strfmt(const char *format, ...) {
+  va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  int length = vsnprintf(NULL, 0, format, args);
+  va_end(args);
+  char *text = length < 0 ? NULL : malloc((size_t)length + 1);
+  if (text) vsnprintf(text, (size_t)length + 1, format, again);
+  va_end(again);
+  return text;
+}
+
+char *fx_strdup(const char *text) {
+  return text ? fx_strfmt("%s", text) : NULL;
+}
