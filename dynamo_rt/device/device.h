@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices and lanes.
+ *
+ * A device owns memory and four lanes. A lane is an in-order queue of tasks; lanes run beside each other and are
+ * ordered only by events, with the meaning CUDA gives them: record marks a point of a lane, wait makes another
+ * lane stop there until that point is passed. On a GPU a lane is a stream. On the CPU the compute and copy lanes
+ * run at once on the calling thread (whose OpenMP team is the one compute pool), and both communication lanes are
+ * served, in issue order, by one service thread: it makes every MPI call.
+ *
+ * A failing task poisons the device: later tasks are skipped and the first failure comes out of the next
+ * event wait on the compute lane or fx_device_sync. Launching, recording and waiting allocate nothing. */
+#ifndef FX_DYNAMO_RT_DEVICE_DEVICE_H
+#define FX_DYNAMO_RT_DEVICE_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dynamo_rt/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fx_backend { FX_BACKEND_CPU, FX_BACKEND_CUDA, FX_BACKEND_COUNT } fx_backend;
+
+/* X(name, text): comm_critical carries tensor and context parallel exchange, comm_bulk data parallel reduction. */
+#define FX_LANE_LIST(X)                                                                                      \
+  X(COMPUTE, "compute")                                                                                      \
+  X(COMM_CRITICAL, "comm.critical")                                                                          \
+  X(COMM_BULK, "comm.bulk")                                                                                  \
+  X(COPY, "copy")
+
+typedef enum fx_lane {
+#define FX_LANE_ENUM(name, text) FX_LANE_##name,
+  FX_LANE_LIST(FX_LANE_ENUM)
+#undef FX_LANE_ENUM
+      FX_LANE_COUNT
+} fx_lane;
+
+const char *fx_lane_name(fx_lane lane);
+
+typedef struct fx_device fx_device;
+typedef struct fx_event fx_event;
+typedef fx_status (*fx_task_fn)(void *arg, void *stream); /* stream: NULL on CPU */
+
+typedef struct fx_device_vtable {
+  const char *name;
+  fx_status (*alloc)(fx_device *device, size_t bytes, void **out);
+  void (*release)(fx_device *device, void *memory);
+  fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
+  fx_status (*event_create)(fx_device *device, fx_event **out);
+  void (*event_destroy)(fx_device *device, fx_event *event);
+  fx_status (*event_record)(fx_device *device, fx_lane lane, fx_event *event);
+  fx_status (*event_wait)(fx_device *device, fx_lane lane, fx_event *event);
+  fx_status (*sync)(fx_device *device);
+  fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
+  void (*destroy)(fx_device *device);
+} fx_device_vtable;
+
+struct fx_device {
+  const fx_device_vtable *vtable;
+  fx_backend backend;
+  int threads;       /* of the compute pool; a plan key field */
+  const char *isa;   /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
+  const void *gemm;  /* CPU: the fx_gemm provider, borrowed by kernels */
+  int comm_delay_us; /* tests: sleep before every task of a communication lane */
+};
+
+/* CPU device with a compute pool of `threads` threads (of the thread that runs plans) and a GEMM provider by name:
+ * "auto", "onednn" or "cblas". FX_ERR_DEVICE when no provider can be opened. */
+fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device **out);
+void fx_device_destroy(fx_device *device); /* waits for the lanes; NULL is fine */
+
+static inline fx_status fx_device_alloc(fx_device *device, size_t bytes, void **out) {
+  return device->vtable->alloc(device, bytes, out); /* 64-byte aligned, content undefined */
+}
+static inline void fx_device_release(fx_device *device, void *memory) {
+  if (memory) device->vtable->release(device, memory);
+}
+static inline fx_status fx_device_launch(fx_device *device, fx_lane lane, fx_task_fn task, void *arg) {
+  return device->vtable->launch(device, lane, task, arg);
+}
+static inline fx_status fx_device_sync(fx_device *device) { return device->vtable->sync(device); }
+
+/* Launches on a lane and waits for everything before returning its status: control-channel calls. */
+fx_status fx_device_call(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

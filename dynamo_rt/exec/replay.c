@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replay: walk the steps, wait where the schedule says so, launch. Allocates nothing. */
+#include <string.h>
+
+#include "dynamo_rt/plan/plan_internal.h"
+
+fx_status fx_step_run(void *arg, void *stream) {
+  fx_step *step = arg;
+  const fx_plan *plan = step->plan;
+  const fx_node *node = &plan->graph->nodes[step->node];
+  int64_t begin = plan->trace ? fx_now_ns() : 0;
+  step->args.stream = stream;
+  fx_status status = node->op->kernel[plan->device->backend](&step->args);
+  if (plan->trace) fx_trace_add(plan->trace, (fx_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});
+  return status == FX_OK ? FX_OK : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
+}
+
+static void poison_dead(fx_plan *plan, int32_t step) {
+  for (int64_t b = 0; b < plan->num_blocks; b++)
+    if (plan->blocks[b].bytes && plan->blocks[b].last == step)
+      memset(plan->arena + plan->blocks[b].offset, 0xFF, plan->blocks[b].bytes);
+}
+
+fx_status fx_exec_replay(fx_plan *plan, int slot) {
+  fx_device *device = plan->device;
+  const void *inputs = plan->graph->inputs ? fx_inputs_slot(plan->graph->inputs, slot) : NULL;
+  for (int32_t i = 0; i < plan->num_steps; i++) {
+    fx_step *step = &plan->steps[i];
+    for (int l = 0; l < FX_LANE_COUNT; l++)
+      if (step->wait[l] >= 0)
+        FX_TRY(device->vtable->event_wait(device, step->lane, plan->steps[step->wait[l]].event));
+    step->args.slot = inputs;
+    FX_TRY(device->vtable->launch(device, step->lane, fx_step_run, step));
+    if (step->event) FX_TRY(device->vtable->event_record(device, step->lane, step->event));
+    if (plan->options.poison) poison_dead(plan, i);
+  }
+  for (int l = 0; l < FX_LANE_COUNT; l++)
+    if (plan->final_wait[l] >= 0)
+      FX_TRY(device->vtable->event_wait(device, FX_LANE_COMPUTE, plan->steps[plan->final_wait[l]].event));
+  return FX_OK;
+}

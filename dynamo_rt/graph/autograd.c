@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slices are special: the gradients of all slices of one value (q, k, v of a fused projection) are not padded and
+ * added but assembled, so that their producers write side by side into one buffer. They wait in `slices` until the
+ * producer of the sliced value is reached; every reader of a value comes after its producer, so all are there. */
+#include "dynamo_rt/graph/autograd.h"
+
+#include <stdlib.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/elementwise.h"
+#include "dynamo_rt/ops/input.h"
+
+typedef struct slice_grad {
+  fx_value base, grad;
+  int64_t column;
+} slice_grad;
+
+typedef struct tape {
+  fx_graph *graph;
+  fx_value *grad; /* [values of the forward] */
+  bool *needed;   /* depends on a wrt value */
+  slice_grad *slices;
+  int64_t num_slices, slice_capacity;
+} tape;
+
+static void contribute(tape *t, fx_value value, fx_value grad) {
+  t->grad[value] = t->grad[value] == FX_NONE ? grad : fx_add(t->graph, t->grad[value], grad);
+}
+
+static void mark_needed(tape *t, const fx_value *wrt, int count, int64_t num_nodes) {
+  for (int i = 0; i < count; i++) t->needed[wrt[i]] = true;
+  for (int64_t n = 0; n < num_nodes; n++) {
+    const fx_node *node = &t->graph->nodes[n];
+    bool needed = false;
+    for (int i = 0; i < node->op->max_in; i++) needed |= node->in[i] != FX_NONE && t->needed[node->in[i]];
+    if (!node->op->vjp && fx_slice_column(node) < 0) needed = false;
+    for (int i = 0; needed && i < node->op->num_out; i++) t->needed[node->out[i]] = true;
+  }
+}
+
+/* Lays the waiting slice gradients of `base` side by side. */
+static fx_status assemble_slices(tape *t, fx_value base) {
+  fx_value parts[FX_MAX_IN];
+  int64_t columns[FX_MAX_IN], covered = 0;
+  int count = 0;
+  for (int64_t i = 0; i < t->num_slices; i++) {
+    if (t->slices[i].base != base) continue;
+    if (count == FX_MAX_IN) return fx_error(FX_ERR_GRAPH, "more than %d slices of one value", FX_MAX_IN);
+    const fx_type *type = fx_graph_type(t->graph, t->slices[i].grad);
+    columns[count] = t->slices[i].column;
+    covered += type->dim[type->ndim - 1] * type->dim[type->ndim - 2];
+    for (int j = 0; j < count; j++)
+      if (columns[j] == columns[count]) return fx_error(FX_ERR_GRAPH, "a slice is read twice; read it once and reuse it");
+    parts[count++] = t->slices[i].grad;
+  }
+  if (count == 0) return FX_OK;
+  fx_type type = *fx_graph_type(t->graph, base);
+  if (covered != fx_type_cols(&type))
+    return fx_error(FX_ERR_UNSUPPORTED, "slices cover %lld of %lld columns; the gradient of the rest is undefined",
+                    (long long)covered, (long long)fx_type_cols(&type));
+  contribute(t, base, fx_assemble(t->graph, parts, columns, count, type));
+  return fx_graph_status(t->graph);
+}
+
+static fx_status visit(tape *t, int64_t index) {
+  fx_node node = t->graph->nodes[index];
+  fx_value dout[FX_MAX_OUT], din[FX_MAX_IN];
+  bool reached = false, needed = false;
+  for (int i = 0; i < FX_MAX_IN; i++) din[i] = FX_NONE;
+  for (int i = 0; i < node.op->max_in; i++) needed |= node.in[i] != FX_NONE && t->needed[node.in[i]];
+  if (!needed) return FX_OK;
+  fx_graph_at(t->graph, node.file, node.line);
+  fx_graph_set_layer(t->graph, node.layer);
+  for (int i = 0; i < node.op->num_out; i++) {
+    FX_TRY(assemble_slices(t, node.out[i]));
+    dout[i] = t->grad[node.out[i]];
+    reached |= dout[i] != FX_NONE;
+  }
+  if (!reached) return FX_OK;
+  if (fx_slice_column(&node) >= 0) {
+    FX_TRY(fx_grow(&t->slices, &t->slice_capacity, t->num_slices + 1, sizeof *t->slices));
+    t->slices[t->num_slices++] = (slice_grad){node.in[0], dout[0], fx_slice_column(&node)};
+    return FX_OK;
+  }
+  if (!node.op->vjp) return FX_OK;
+  FX_TRY(node.op->vjp(t->graph, &node, dout, din));
+  for (int i = 0; i < node.op->max_in; i++)
+    if (din[i] != FX_NONE && node.in[i] != FX_NONE && t->needed[node.in[i]]) contribute(t, node.in[i], din[i]);
+  return fx_graph_status(t->graph);
+}
+
+fx_status fx_autograd(fx_graph *graph, fx_value loss, const fx_value *wrt, int count, fx_value *grads) {
+  FX_TRY(fx_graph_status(graph));
+  int64_t num_values = graph->num_values, num_nodes = graph->num_nodes;
+  int layer = graph->layer;
+  fx_status status = FX_OK;
+  tape t = {.graph = graph};
+  FX_TRY_GOTO(fx_calloc(&t.grad, (size_t)num_values, sizeof *t.grad), free_tape);
+  FX_TRY_GOTO(fx_calloc(&t.needed, (size_t)num_values, sizeof *t.needed), free_tape);
+  for (int64_t v = 0; v < num_values; v++) t.grad[v] = FX_NONE;
+  mark_needed(&t, wrt, count, num_nodes);
+  t.grad[loss] = fx_fill(graph, *fx_graph_type(graph, loss), 1.0f);
+  for (int64_t n = num_nodes - 1; n >= 0; n--) FX_TRY_GOTO(visit(&t, n), free_tape);
+  for (int i = 0; i < count; i++) {
+    FX_TRY_GOTO(assemble_slices(&t, wrt[i]), free_tape);
+    grads[i] = t.grad[wrt[i]];
+  }
+  status = fx_graph_status(graph);
+free_tape:
+  fx_graph_set_layer(graph, layer);
+  free(t.slices);
+  free(t.needed);
+  free(t.grad);
+  return status;
+}

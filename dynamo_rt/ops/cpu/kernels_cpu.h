@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CPU kernels of the ops in dynamo_rt/ops, and what they share: the attribute structs that both sides read, the
+ * row-parallel loop, and the per-ISA clones of leaf functions. */
+#ifndef FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
+#define FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
+
+#include "dynamo_rt/ops/op.h"
+
+/* Leaf functions over rows are compiled three times and chosen by the loader. OpenMP outlines a parallel body into a
+ * function without the attribute, so the loop over rows stays in the caller. Sanitizers instrument the
+ * resolvers, which run before their run time is ready: no clones there. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define FX_ISA_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
+#else
+#define FX_ISA_CLONES
+#endif
+
+/* Reductions over rows (weight gradients of norms, biases, sums of squares) go through a fixed number of chunks, summed in
+ * order, so that the result does not depend on the thread count. */
+enum { FX_REDUCE_CHUNKS = 32 };
+
+typedef struct fx_input_attr {
+  int64_t offset; /* bytes from the slot's base */
+  fx_type type;
+} fx_input_attr;
+
+/* op name, kernel: each reads the shapes and attributes documented at the op's public function */
+fx_status fx_input_cpu(const fx_kernel_args *args);
+fx_status fx_add_cpu(const fx_kernel_args *args);
+fx_status fx_scale_cpu(const fx_kernel_args *args);
+fx_status fx_copy_cpu(const fx_kernel_args *args);
+fx_status fx_cast_cpu(const fx_kernel_args *args);
+fx_status fx_store_cpu(const fx_kernel_args *args);
+fx_status fx_linear_cpu(const fx_kernel_args *args);
+fx_status fx_linear_dx_cpu(const fx_kernel_args *args);
+fx_status fx_linear_dw_cpu(const fx_kernel_args *args);
+fx_status fx_bias_grad_cpu(const fx_kernel_args *args);
+fx_status fx_act_grad_cpu(const fx_kernel_args *args);
+fx_status fx_swiglu_cpu(const fx_kernel_args *args);
+fx_status fx_swiglu_grad_cpu(const fx_kernel_args *args);
+fx_status fx_norm_cpu(const fx_kernel_args *args);
+fx_status fx_norm_grad_cpu(const fx_kernel_args *args);
+fx_status fx_rope_table_cpu(const fx_kernel_args *args);
+fx_status fx_rope_cpu(const fx_kernel_args *args);
+fx_status fx_embedding_cpu(const fx_kernel_args *args);
+fx_status fx_embedding_grad_cpu(const fx_kernel_args *args);
+fx_status fx_head_ce_cpu(const fx_kernel_args *args);
+fx_status fx_dropout_cpu(const fx_kernel_args *args);
+fx_status fx_clip_cpu(const fx_kernel_args *args);
+fx_status fx_adamw_cpu(const fx_kernel_args *args);
+
+size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+
+#endif

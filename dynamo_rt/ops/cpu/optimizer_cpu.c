@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/optimizer.h"
+
+enum { BLOCK = 16384 };
+
+FX_ISA_CLONES static double sum_squares(const float *x, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+  return sum;
+}
+
+size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
+  (void)out, (void)attr, (void)threads;
+  return (size_t)fx_ceil_div(fx_type_numel(in[0]), BLOCK) * sizeof(double);
+}
+
+fx_status fx_clip_cpu(const fx_kernel_args *args) {
+  const float *grad = args->in[0]->data;
+  double *partial = args->workspace, sum = 0, max_norm = ((const fx_clip_attr *)args->attr)->max_norm;
+  int64_t n = fx_type_numel(&args->in[0]->type), blocks = fx_ceil_div(n, BLOCK);
+#pragma omp parallel for schedule(static) num_threads(args->threads)
+  for (int64_t i = 0; i < blocks; i++)
+    partial[i] = sum_squares(grad + i * BLOCK, fx_min_i64(BLOCK, n - i * BLOCK));
+  for (int64_t i = 0; i < blocks; i++) sum += partial[i];
+  double norm = sqrt(sum), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
+  *(float *)args->out[0]->data = (float)norm;
+  *(float *)args->out[1]->data = (float)(factor < 1.0 ? factor : 1.0);
+  return FX_OK;
+}
+
+typedef struct adamw_factors {
+  float grad_factor, decay, beta1, beta2, step_size, inv_sqrt_bias2, eps;
+} adamw_factors;
+
+FX_ISA_CLONES static void adamw_block(float *p, const float *g, float *m, float *v, int64_t n, const adamw_factors *f) {
+  float gf = f->grad_factor, decay = f->decay, b1 = f->beta1, b2 = f->beta2;
+  float step_size = f->step_size, bias2 = f->inv_sqrt_bias2, eps = f->eps;
+  for (int64_t i = 0; i < n; i++) {
+    float grad = g[i] * gf;
+    float mean = m[i] + (1.0f - b1) * (grad - m[i]);
+    float square = b2 * v[i] + (1.0f - b2) * grad * grad;
+    m[i] = mean;
+    v[i] = square;
+    p[i] = p[i] * decay - step_size * (mean / (sqrtf(square) * bias2 + eps));
+  }
+}
+
+fx_status fx_adamw_cpu(const fx_kernel_args *args) {
+  const fx_adamw_attr *a = args->attr;
+  const float *grad = args->in[1]->data;
+  float *p = args->out[0]->data, *m = args->out[1]->data, *v = args->out[2]->data;
+  float norm = *(const float *)args->in[6]->data;
+  if (!isfinite(norm)) return FX_OK; /* a bad step leaves parameters and moments as they were */
+  double lr = (double)*(const float *)args->in[4]->data, step = (double)*(const int64_t *)args->in[5]->data;
+  adamw_factors f = {.grad_factor = *(const float *)args->in[7]->data,
+                     .decay = (float)(1.0 - lr * a->weight_decay),
+                     .beta1 = (float)a->beta1,
+                     .beta2 = (float)a->beta2,
+                     .step_size = (float)(lr / (1.0 - pow(a->beta1, step))),
+                     .inv_sqrt_bias2 = (float)(1.0 / sqrt(1.0 - pow(a->beta2, step))),
+                     .eps = (float)a->eps};
+  int64_t n = fx_type_numel(&args->in[0]->type);
+#pragma omp parallel for schedule(static) num_threads(args->threads)
+  for (int64_t i = 0; i < n; i += BLOCK)
+    adamw_block(p + i, grad + i, m + i, v + i, fx_min_i64(BLOCK, n - i), &f);
+  return FX_OK;
+}

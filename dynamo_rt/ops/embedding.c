@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dynamo_rt/ops/embedding.h"
+
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/elementwise.h"
+
+/* ---- embedding ---- */
+
+static fx_status embedding_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  if (in[0]->ndim != 2 || in[0]->dtype != FX_I32 || in[1]->ndim != 2 || in[1]->dtype != FX_F32)
+    return fx_error(FX_ERR_SHAPE, "expected int32 ids [B, T] and a float32 table [V, E]");
+  out[0] = fx_type_3d(FX_F32, in[0]->dim[0], in[0]->dim[1], in[1]->dim[1]);
+  return FX_OK;
+}
+
+static fx_status embedding_grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)in;
+  out[0] = *(const fx_type *)attr;
+  return FX_OK;
+}
+
+static const fx_op g_embedding_grad = {
+    .name = "embedding_grad", /* dy [B, T, E], ids -> dtable [V, E] */
+    .min_in = 2,
+    .max_in = 2,
+    .num_out = 1,
+    .attr_bytes = sizeof(fx_type),
+    .can_accumulate = 1,
+    .infer = embedding_grad_infer,
+    .kernel = {[FX_BACKEND_CPU] = fx_embedding_grad_cpu},
+};
+
+static fx_status embedding_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  fx_type table = *fx_graph_type(graph, node->in[1]);
+  din[1] = fx_graph_record(graph, &g_embedding_grad, &table, (fx_value[]){dout[0], node->in[0]}, NULL);
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_embedding = {
+    .name = "embedding",
+    .min_in = 2,
+    .max_in = 2,
+    .num_out = 1,
+    .infer = embedding_infer,
+    .vjp = embedding_vjp,
+    .kernel = {[FX_BACKEND_CPU] = fx_embedding_cpu},
+};
+
+fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table) {
+  return fx_graph_record(graph, &g_embedding, NULL, (fx_value[]){ids, table}, NULL);
+}
+
+/* ---- head with cross-entropy ---- */
+
+static fx_status head_ce_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const fx_head_ce_attr *a = attr;
+  char x[96], w[96];
+  bool fits = in[0]->ndim == 3 && in[1]->ndim == 2 && fx_type_cols(in[0]) == in[1]->dim[1] && in[2]->dtype == FX_I32 &&
+              fx_type_numel(in[2]) == fx_type_rows(in[0]) && fx_type_numel(in[3]) == 1 && a->valid_vocab >= 0 &&
+              a->valid_vocab <= in[1]->dim[0];
+  if (!fits)
+    return fx_error(FX_ERR_SHAPE, "%s does not fit the head %s and its targets", fx_type_text(in[0], x, sizeof x),
+                    fx_type_text(in[1], w, sizeof w));
+  out[0] = fx_type_of(FX_F32, 2, in[0]->dim);
+  out[1] = fx_type_1d(FX_F32, 1);
+  out[2] = *in[0];
+  out[3] = *in[1];
+  return FX_OK;
+}
+
+static fx_cost head_ce_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
+  (void)out, (void)attr;
+  double rows = (double)fx_type_rows(in[0]), e = (double)in[1]->dim[1], v = (double)in[1]->dim[0];
+  return (fx_cost){6 * rows * e * v, 4 * (3 * v * e + 4 * rows * v)};
+}
+
+static fx_status head_ce_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  if (dout[1] == FX_NONE) return FX_OK;
+  bool unit = fx_is_fill(graph, dout[1], 1.0f);
+  for (int i = 0; i < 2; i++) din[i] = unit ? node->out[2 + i] : fx_scale(graph, node->out[2 + i], dout[1]);
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_head_ce = {
+    .name = "head_ce",
+    .min_in = 4,
+    .max_in = 4,
+    .num_out = 4,
+    .attr_bytes = sizeof(fx_head_ce_attr),
+    .can_accumulate = 8,
+    .optional_out = 12,
+    .infer = head_ce_infer,
+    .vjp = head_ce_vjp,
+    .cost = head_ce_cost,
+    .workspace = fx_head_ce_workspace_cpu,
+    .kernel = {[FX_BACKEND_CPU] = fx_head_ce_cpu},
+};
+
+fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targets, fx_value factor,
+                    fx_head_ce_attr attr, fx_value *nll) {
+  fx_value out[4];
+  fx_graph_record(graph, &g_head_ce, &attr, (fx_value[]){x, weight, targets, factor}, out);
+  if (nll) *nll = out[0];
+  return out[1];
+}
+
+/* ---- dropout ---- */
+
+static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const fx_dropout_attr *a = attr;
+  if (in[0]->ndim != 3 || !fx_type_contiguous(in[0]) || fx_type_numel(in[1]) != in[0]->dim[0] || !(a->p >= 0 && a->p < 1))
+    return fx_error(FX_ERR_SHAPE, "expected x [B, T, E], ordinals [B] and 0 <= p < 1, got p = %g", (double)a->p);
+  out[0] = *in[0];
+  return FX_OK;
+}
+
+static fx_status dropout_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  din[0] = fx_dropout(graph, dout[0], node->in[1], node->in[2], *(const fx_dropout_attr *)node->attr);
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_dropout = {
+    .name = "dropout",
+    .min_in = 3,
+    .max_in = 3,
+    .num_out = 1,
+    .attr_bytes = sizeof(fx_dropout_attr),
+    .effects = FX_EFFECT_RNG,
+    .may_alias = {1},
+    .infer = dropout_infer,
+    .vjp = dropout_vjp,
+    .kernel = {[FX_BACKEND_CPU] = fx_dropout_cpu},
+};
+
+fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr) {
+  return fx_graph_record(graph, &g_dropout, &attr, (fx_value[]){x, ordinal, iteration}, NULL);
+}

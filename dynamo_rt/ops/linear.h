@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear layers with a fused bias and activation epilogue, and SwiGLU. x is [..., I] and contiguous. */
+#ifndef FX_DYNAMO_RT_OPS_LINEAR_H
+#define FX_DYNAMO_RT_OPS_LINEAR_H
+
+#include "dynamo_rt/graph/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* GELU: x Phi(x), exact through erf; GELU_TANH: its tanh form (Hendrycks and Gimpel, arXiv:1606.08415). */
+typedef enum fx_activation { FX_ACT_NONE, FX_ACT_GELU, FX_ACT_GELU_TANH } fx_activation;
+
+typedef struct fx_linear_attr {
+  int32_t in_out;     /* weight stored [I, O] (GPT-2's Conv1D) instead of [O, I] */
+  int32_t activation; /* fx_activation */
+} fx_linear_attr;
+
+/* act(x W^T + bias) -> [..., O]; bias [O] or FX_NONE. */
+fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr);
+
+/* x [..., 2F] = gate | up -> silu(gate) * up [..., F] (Shazeer, arXiv:2002.05202). */
+fx_value fx_swiglu(fx_graph *graph, fx_value x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dynamo_rt/ops/optimizer.h"
+
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+
+static fx_status clip_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  if (!fx_type_contiguous(in[0]) || in[0]->dtype != FX_F32)
+    return fx_error(FX_ERR_SHAPE, "the gradient must be contiguous float32");
+  out[0] = out[1] = fx_type_1d(FX_F32, 1);
+  return FX_OK;
+}
+
+static fx_cost clip_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
+  (void)out, (void)attr;
+  double n = (double)fx_type_numel(in[0]);
+  return (fx_cost){2 * n, 4 * n};
+}
+
+static const fx_op g_clip = {
+    .name = "clip",
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 2,
+    .attr_bytes = sizeof(fx_clip_attr),
+    .infer = clip_infer,
+    .cost = clip_cost,
+    .workspace = fx_clip_workspace_cpu,
+    .kernel = {[FX_BACKEND_CPU] = fx_clip_cpu},
+};
+
+fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *factor) {
+  fx_value out[2];
+  fx_graph_record(graph, &g_clip, &attr, (fx_value[]){grad}, out);
+  *factor = out[1];
+  return out[0];
+}
+
+static fx_status adamw_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  for (int i = 0; i < 4; i++)
+    if (fx_type_numel(in[i]) != fx_type_numel(in[0]) || !fx_type_contiguous(in[i]) || in[i]->dtype != FX_F32)
+      return fx_error(FX_ERR_SHAPE, "parameter, gradient and moments must be float32 of one length");
+  out[0] = *in[0];
+  out[1] = *in[2];
+  out[2] = *in[3];
+  return FX_OK;
+}
+
+static fx_cost adamw_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
+  (void)out, (void)attr;
+  double n = (double)fx_type_numel(in[0]);
+  return (fx_cost){12 * n, 28 * n};
+}
+
+static const fx_op g_adamw = {
+    .name = "adamw",
+    .min_in = 8,
+    .max_in = 8,
+    .num_out = 3,
+    .attr_bytes = sizeof(fx_adamw_attr),
+    .effects = FX_EFFECT_MUTATES,
+    .must_alias = {1, 3, 4},
+    .infer = adamw_infer,
+    .cost = adamw_cost,
+    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
+};
+
+void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq, fx_value lr,
+              fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr) {
+  fx_graph_record(graph, &g_adamw, &attr,
+                  (fx_value[]){param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor}, NULL);
+}

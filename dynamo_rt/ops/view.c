@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runtime inputs, reshapes, slices and their inverse. Views have no kernel; the input op is one copy. */
+#include <string.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/elementwise.h"
+#include "dynamo_rt/ops/input.h"
+
+/* ---- input ---- */
+
+static fx_status input_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)in;
+  out[0] = ((const fx_input_attr *)attr)->type;
+  return FX_OK;
+}
+
+static const fx_op g_input = {
+    .name = "input",
+    .num_out = 1,
+    .attr_bytes = sizeof(fx_input_attr),
+    .effects = FX_EFFECT_INPUT,
+    .infer = input_infer,
+    .kernel = {[FX_BACKEND_CPU] = fx_input_cpu},
+};
+
+fx_value fx_input(fx_graph *graph, int index) {
+  const fx_input_info *info = fx_inputs_info(graph->inputs, index);
+  fx_input_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.offset = (int64_t)info->offset;
+  attr.type = info->type;
+  return fx_graph_record(graph, &g_input, &attr, (fx_value[FX_MAX_IN]){FX_NONE}, NULL);
+}
+
+/* ---- reshape ---- */
+
+typedef struct reshape_attr {
+  fx_view_attr view;
+  fx_type type;
+} reshape_attr;
+
+static fx_status reshape_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const fx_type *want = &((const reshape_attr *)attr)->type;
+  char from[96], to[96];
+  if (!fx_type_contiguous(in[0]) || fx_type_numel(in[0]) != fx_type_numel(want))
+    return fx_error(FX_ERR_SHAPE, "cannot see %s as %s", fx_type_text(in[0], from, sizeof from),
+                    fx_type_text(want, to, sizeof to));
+  out[0] = *want;
+  return FX_OK;
+}
+
+static fx_status reshape_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  fx_type type = *fx_graph_type(graph, node->in[0]);
+  din[0] = fx_reshape(graph, dout[0], type.ndim, type.dim);
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_reshape = {
+    .name = "reshape",
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 1,
+    .attr_bytes = sizeof(reshape_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = reshape_infer,
+    .vjp = reshape_vjp,
+};
+
+fx_value fx_reshape(fx_graph *graph, fx_value x, int ndim, const int64_t *dim) {
+  if (!fx_value_is(graph, x)) return fx_graph_fail(graph, fx_error(FX_ERR_GRAPH, "reshape: no input"));
+  reshape_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.type = fx_type_of(fx_graph_type(graph, x)->dtype, ndim, dim);
+  return fx_graph_record(graph, &g_reshape, &attr, (fx_value[]){x}, NULL);
+}
+
+/* ---- slices of the last dimension ---- */
+
+typedef struct slice_attr {
+  fx_view_attr view;
+  int64_t column, heads, head_dim;
+} slice_attr;
+
+/* The type of `heads` x `head_dim` columns of rows that are `row_stride` elements apart. */
+static fx_type sliced_type(const fx_type *base, int64_t heads, int64_t head_dim) {
+  fx_type type = *base;
+  int last = base->ndim - 1;
+  type.ndim = base->ndim + 1;
+  type.dim[last] = heads;
+  type.stride[last] = head_dim;
+  type.dim[last + 1] = head_dim;
+  type.stride[last + 1] = 1;
+  return type;
+}
+
+static fx_status slice_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const slice_attr *a = attr;
+  char text[96];
+  bool fits = in[0]->ndim >= 1 && in[0]->ndim < FX_MAX_DIMS && fx_type_contiguous(in[0]) && a->column >= 0 &&
+              a->column + a->heads * a->head_dim <= fx_type_cols(in[0]);
+  if (!fits)
+    return fx_error(FX_ERR_SHAPE, "%lld heads of %lld columns from column %lld do not lie in %s",
+                    (long long)a->heads, (long long)a->head_dim, (long long)a->column,
+                    fx_type_text(in[0], text, sizeof text));
+  out[0] = sliced_type(in[0], a->heads, a->head_dim);
+  return FX_OK;
+}
+
+static const fx_op g_slice_heads = {
+    .name = "slice_heads", /* its backward is autograd's: slices of one value are assembled together */
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 1,
+    .attr_bytes = sizeof(slice_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = slice_infer,
+};
+
+fx_value fx_slice_heads(fx_graph *graph, fx_value x, int64_t column, int64_t heads, int64_t head_dim) {
+  if (!fx_value_is(graph, x)) return fx_graph_fail(graph, fx_error(FX_ERR_GRAPH, "slice_heads: no input"));
+  slice_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.view.offset_bytes = column * (int64_t)fx_dtype_bytes(fx_graph_type(graph, x)->dtype);
+  attr.column = column;
+  attr.heads = heads;
+  attr.head_dim = head_dim;
+  return fx_graph_record(graph, &g_slice_heads, &attr, (fx_value[]){x}, NULL);
+}
+
+int64_t fx_slice_column(const fx_node *node) {
+  return node->op == &g_slice_heads ? ((const slice_attr *)node->attr)->column : -1;
+}
+
+/* ---- assemble ---- */
+
+typedef struct assemble_attr {
+  fx_type type;
+} assemble_attr;
+
+static fx_status assemble_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)in;
+  out[0] = ((const assemble_attr *)attr)->type;
+  return FX_OK;
+}
+
+static const fx_op g_assemble = {
+    .name = "assemble",
+    .min_in = 1,
+    .max_in = FX_MAX_IN,
+    .num_out = 1,
+    .attr_bytes = sizeof(assemble_attr),
+    .effects = FX_EFFECT_ASSEMBLE,
+    .infer = assemble_infer,
+};
+
+static bool can_be_placed(const fx_graph *graph, fx_value part) {
+  const fx_value_info *info = &graph->values[part];
+  if (info->node < 0 || !(graph->nodes[info->node].op->strided_out >> info->out & 1)) return false;
+  if (graph->storages[info->storage].bytes != fx_type_bytes(&info->type)) return false;
+  for (int64_t n = 0; n < graph->num_nodes; n++)
+    for (int i = 0; i < graph->nodes[n].op->max_in; i++)
+      if (graph->nodes[n].in[i] == part) return false;
+  return true;
+}
+
+fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count, fx_type type) {
+  fx_value in[FX_MAX_IN];
+  for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
+  if (graph->status != FX_OK) return FX_NONE;
+  for (int i = 0; i < count; i++) in[i] = can_be_placed(graph, parts[i]) ? parts[i] : fx_copy(graph, parts[i]);
+  assemble_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.type = type;
+  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  if (whole == FX_NONE) return FX_NONE;
+  for (int i = 0; i < count; i++) {
+    fx_value_info *info = &graph->values[in[i]];
+    int last = info->type.ndim - 1;
+    int64_t offset = columns[i] * (int64_t)fx_dtype_bytes(type.dtype);
+    info->type = sliced_type(&type, info->type.dim[last - 1], info->type.dim[last]);
+    fx_graph_merge_storage(graph, info->storage, graph->values[whole].storage, offset);
+  }
+  return whole;
+}

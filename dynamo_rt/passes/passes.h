@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Semantic passes: they turn a recorded graph into the *reference graph* that both executors run. */
+#ifndef FX_DYNAMO_RT_PASSES_PASSES_H
+#define FX_DYNAMO_RT_PASSES_PASSES_H
+
+#include "dynamo_rt/graph/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Merges equal pure nodes. Returns how many went. */
+int fx_pass_cse(fx_graph *graph);
+
+/* Writes gradients in place: the producer of `src` in store(dst, src) writes dst itself, in accumulate(dst, src) and in
+ * add(a, b) it adds onto what is there, where its kernels can and nobody in between looks. Returns how many folded. */
+int fx_pass_fold(fx_graph *graph);
+
+/* Marks nodes dead that reach no persistent storage and no other rank, and drops unused optional outputs. Returns how
+ * many nodes died. */
+int fx_pass_dce(fx_graph *graph);
+
+/* Checks the invariants that recording and passes promise: arity, order, types, single definition, no read of memory
+ * that was never written, views inside their storage. FX_ERR_GRAPH names the node and its source line. */
+fx_status fx_verify(const fx_graph *graph);
+
+/* All of them in their order: dce, cse, fold, dce, verify. */
+fx_status fx_graph_optimize(fx_graph *graph);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
