@@ -227,7 +227,8 @@ static fx_status open_value(fx_source *source, const char *name, const fx_key *k
   static const char *const openers[] = {[FX_KEY_STRING] = "\"'", [FX_KEY_STRINGS] = "\"'["};
   bool verbatim = (key->kind == FX_KEY_STRING || key->kind == FX_KEY_STRINGS) && *text &&
                   !strchr(openers[key->kind], *text);
-  if (!*text) text = key->kind == FX_KEY_STRINGS ? "[]" : "\"\"";
+  if (!*text && key->kind == FX_KEY_STRINGS) text = "[]";
+  if (!*text && key->kind == FX_KEY_STRING) text = "\"\"";
   if (!verbatim) return fx_source_open(source, name, false, text, strlen(text));
   char *quoted = NULL;
   size_t bytes = 0;
@@ -264,8 +265,8 @@ static fx_status apply_override(fx_config *cfg, const char *place, const char *p
   const yaml_node_t *root = fx_source_root(&source);
   fx_status status;
   if (!root)
-    status = fx_error(FX_ERR_CONFIG, "%s: no value after the =; write for example %s=%s", place, path,
-                      key->initial);
+    status = fx_error(FX_ERR_CONFIG, "%s: a value is expected after the =; write for example %s=%s", place,
+                      path, key->initial);
   else if (is_param)
     status = fx_value_read_param(path + sizeof params - 1, &source, root, root, &cfg->attention.params);
   else

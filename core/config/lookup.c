@@ -65,12 +65,20 @@ static int edit_distance(const char *a, const char *b) {
   return rows[n % 3][m];
 }
 
+/* Edits, but a name that is a part of the other one (batch_size, sliding) is near whatever is missing. */
+static int name_distance(const char *a, const char *b) {
+  enum { PART_LEAST = 4, PART_DISTANCE = 3 };
+  int edits = edit_distance(a, b);
+  bool part = (strlen(a) >= PART_LEAST && strstr(b, a)) || (strlen(b) >= PART_LEAST && strstr(a, b));
+  return part ? least(edits, PART_DISTANCE) : edits;
+}
+
 const fx_key *fx_schema_nearest(const char *section, const char *name) {
   const fx_key *nearest = &fx_schema[0];
   int best = 1 << 20;
   for (int i = 0; i < fx_schema_count; i++) {
     int distance =
-        edit_distance(name, fx_schema[i].name) + (strcmp(fx_schema[i].section, section) == 0 ? 0 : 1);
+        name_distance(name, fx_schema[i].name) + (strcmp(fx_schema[i].section, section) == 0 ? 0 : 1);
     if (distance < best) best = distance, nearest = &fx_schema[i];
   }
   return nearest;
@@ -80,7 +88,7 @@ const char *fx_schema_nearest_section(const char *name) {
   const char *nearest = fx_schema_sections[0];
   int best = 1 << 20;
   for (int i = 0; fx_schema_sections[i]; i++) {
-    int distance = edit_distance(name, fx_schema_sections[i]);
+    int distance = name_distance(name, fx_schema_sections[i]);
     if (distance < best) best = distance, nearest = fx_schema_sections[i];
   }
   return nearest;
@@ -89,7 +97,7 @@ const char *fx_schema_nearest_section(const char *name) {
 const fx_key *fx_schema_nearest_param(const char *name) {
   int nearest = 0;
   for (int i = 1; i < fx_schema_params_count; i++)
-    if (edit_distance(name, fx_schema_params[i].name) < edit_distance(name, fx_schema_params[nearest].name))
+    if (name_distance(name, fx_schema_params[i].name) < name_distance(name, fx_schema_params[nearest].name))
       nearest = i;
   return &fx_schema_params[nearest];
 }
@@ -97,8 +105,8 @@ const fx_key *fx_schema_nearest_param(const char *name) {
 const fx_variant_row *fx_schema_nearest_variant(const char *name) {
   int nearest = 0;
   for (int i = 1; i < fx_schema_variants_count; i++)
-    if (edit_distance(name, fx_schema_variants[i].name) <
-        edit_distance(name, fx_schema_variants[nearest].name))
+    if (name_distance(name, fx_schema_variants[i].name) <
+        name_distance(name, fx_schema_variants[nearest].name))
       nearest = i;
   return &fx_schema_variants[nearest];
 }
@@ -128,7 +136,7 @@ int fx_words_nearest(const char *words, const char *word) {
   int nearest = 0, best = 1 << 20;
   for (int i = 0; i < fx_words_count(words); i++) {
     fx_words_get(words, i, candidate);
-    int distance = edit_distance(word, candidate);
+    int distance = name_distance(word, candidate);
     if (distance < best) best = distance, nearest = i;
   }
   return nearest;

@@ -3,6 +3,7 @@
  * the shortest text that reads back to the same bits, and look like numbers to YAML 1.1 readers as well
  * (1.0e-08, not 1e-08). Knows nothing of where values came from. */
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,10 @@
 
 static void print_float(double value, FILE *stream) {
   char text[40];
+  if (value == nearbyint(value) && fabs(value) < 1e15) {
+    fprintf(stream, "%.1f", value); /* 10000.0, not 1.0e+04 */
+    return;
+  }
   for (int digits = 1; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
     if (strtod(text, NULL) == value) break;

@@ -120,7 +120,8 @@ bool fx_node_is_clean(const yaml_node_t *node) {
 void fx_node_describe(const yaml_node_t *node, char text[96]) {
   char quoted[FX_QUOTE_BYTES];
   if (node->type == YAML_SEQUENCE_NODE) {
-    snprintf(text, 96, "a list");
+    snprintf(text, 96, "a list of %d",
+             (int)(node->data.sequence.items.top - node->data.sequence.items.start));
   } else if (node->type == YAML_MAPPING_NODE) {
     snprintf(text, 96, "a mapping");
   } else if (fx_node_is_null(node)) {

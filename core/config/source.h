@@ -37,7 +37,7 @@ const char *fx_node_text(const yaml_node_t *node);
 bool fx_node_is_plain(const yaml_node_t *node);                /* a scalar without quotes */
 bool fx_node_is_null(const yaml_node_t *node);                 /* nothing, ~ or null */
 bool fx_node_is_clean(const yaml_node_t *node);                /* a scalar without NUL bytes */
-void fx_node_describe(const yaml_node_t *node, char text[96]); /* "a list", "\"lots\"" */
+void fx_node_describe(const yaml_node_t *node, char text[96]); /* "a list of 2", "lots" */
 
 /* Text as it may stand inside a sentence: on one line and not too long. */
 void fx_quote(const char *text, char quoted[FX_QUOTE_BYTES]);

@@ -77,15 +77,17 @@ static bool read_bool(const yaml_node_t *node, void *field) {
   return true;
 }
 
-static bool read_pair(const fx_key *key, const fx_source *source, const yaml_node_t *node, void *field) {
+static fx_status read_pair(const fx_key *key, const fx_source *source, const yaml_node_t *node, void *field) {
   double pair[2];
-  if (node->type != YAML_SEQUENCE_NODE) return false;
+  if (node->type != YAML_SEQUENCE_NODE) return refuse(key, source, node);
   const yaml_node_item_t *items = node->data.sequence.items.start;
-  if (node->data.sequence.items.top - items != 2) return false;
-  for (int i = 0; i < 2; i++)
-    if (!parse_float(fx_source_node(source, items[i]), &pair[i]) || !in_range(key, pair[i])) return false;
+  if (node->data.sequence.items.top - items != 2) return refuse(key, source, node);
+  for (int i = 0; i < 2; i++) {
+    const yaml_node_t *item = fx_source_node(source, items[i]);
+    if (!parse_float(item, &pair[i]) || !in_range(key, pair[i])) return refuse(key, source, item);
+  }
   memcpy(field, pair, sizeof pair);
-  return true;
+  return FX_OK;
 }
 
 static bool read_enum(const fx_key *key, const yaml_node_t *node, void *field) {
@@ -210,8 +212,7 @@ fx_status fx_value_read(const fx_key *key, const fx_source *source, const yaml_n
     held = read_number(key, node, field);
     break;
   case FX_KEY_PAIR:
-    held = read_pair(key, source, node, field);
-    break;
+    return read_pair(key, source, node, field);
   case FX_KEY_ENUM:
     held = read_enum(key, node, field);
     break;
