@@ -203,7 +203,7 @@ close_file:
 
 /* asked_at: the place of the include, NULL for the first file. */
 static fx_status load_file(fx_config *cfg, const char *path, const char *asked_at, const chain *parent) {
-  struct stat info;
+  struct stat info = {0};
   char *text = NULL;
   size_t bytes = 0;
   FX_TRY(read_file(path, asked_at, &text, &bytes, &info));

@@ -48,21 +48,18 @@ static int least(int a, int b) {
   return a < b ? a : b;
 }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost one each. */
+/* Levenshtein: insertions, deletions and substitutions cost one each. */
 static int edit_distance(const char *a, const char *b) {
-  int rows[3][NAME_MAX_BYTES + 1];
+  int rows[2][NAME_MAX_BYTES + 1];
   int n = (int)strnlen(a, NAME_MAX_BYTES), m = (int)strnlen(b, NAME_MAX_BYTES);
   for (int j = 0; j <= m; j++) rows[0][j] = j;
   for (int i = 1; i <= n; i++) {
-    int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+    int *row = rows[i % 2], *above = rows[(i + 1) % 2];
     row[0] = i;
-    for (int j = 1; j <= m; j++) {
+    for (int j = 1; j <= m; j++)
       row[j] = least(least(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = least(row[j], above2[j - 2] + 1);
-    }
   }
-  return rows[n % 3][m];
+  return rows[n % 2][m];
 }
 
 /* Edits, but a name that is a part of the other one (batch_size, sliding) is near whatever is missing. */

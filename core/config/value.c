@@ -135,21 +135,32 @@ clear_list:
   return status;
 }
 
+static fx_config_param *find_param(const fx_config_params *params, const char *name) {
+  for (int64_t i = 0; i < params->count; i++)
+    if (strcmp(params->items[i].name, name) == 0) return &params->items[i];
+  return NULL;
+}
+
+/* Adds the entry or replaces its value. */
 static fx_status set_param(fx_config_params *params, const char *name, double value, const char *where) {
-  int64_t i = 0, capacity = params->count;
-  while (i < params->count && strcmp(params->items[i].name, name) != 0) i++;
-  if (i == params->count) FX_TRY(fx_grow(&params->items, &capacity, i + 1, sizeof *params->items));
-  fx_config_param *item = &params->items[i];
-  char *where_copy = fx_strdup(where), *name_copy = item->name ? item->name : fx_strdup(name);
-  if (!where_copy || !name_copy) {
-    if (!item->name) free(name_copy);
-    free(where_copy);
-    return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  fx_config_param fresh = {fx_strdup(name), value, fx_strdup(where)}, *old = find_param(params, name);
+  int64_t capacity = params->count;
+  fx_status status = FX_OK;
+  if (!fresh.name || !fresh.where)
+    FX_TRY_GOTO(fx_error(FX_ERR_MEMORY, "out of host memory for the configuration"), free_fresh);
+  if (old) {
+    fx_config_param swapped = *old;
+    *old = fresh;
+    fresh = swapped;
+    goto free_fresh;
   }
-  free(item->where);
-  *item = (fx_config_param){name_copy, value, where_copy};
-  if (i == params->count) params->count++;
+  FX_TRY_GOTO(fx_grow(&params->items, &capacity, params->count + 1, sizeof *params->items), free_fresh);
+  params->items[params->count++] = fresh;
   return FX_OK;
+free_fresh:
+  free(fresh.name);
+  free(fresh.where);
+  return status;
 }
 
 fx_status fx_value_read_param(const char *name, const fx_source *source, const yaml_node_t *name_node,
@@ -182,13 +193,12 @@ static fx_status read_params(const fx_key *key, const fx_source *source, const y
     if (!fx_node_is_clean(name))
       FX_TRY_GOTO(fx_source_error(source, name, "a parameter of attention.params needs a plain name"),
                   clear_params);
-    for (int64_t i = 0; i < params.count; i++)
-      if (strcmp(params.items[i].name, fx_node_text(name)) == 0)
-        FX_TRY_GOTO(fx_source_error(source, name,
-                                    "attention.params.%s is given twice in one mapping (first at "
-                                    "%s); keep one",
-                                    fx_node_text(name), params.items[i].where),
-                    clear_params);
+    const fx_config_param *first = find_param(&params, fx_node_text(name));
+    if (first)
+      FX_TRY_GOTO(fx_source_error(source, name,
+                                  "attention.params.%s is given twice in one mapping (first at %s); keep one",
+                                  first->name, first->where),
+                  clear_params);
     FX_TRY_GOTO(
         fx_value_read_param(fx_node_text(name), source, name, fx_source_node(source, pair->value), &params),
         clear_params);

@@ -218,6 +218,7 @@ static void includes_and_overrides(void) {
   const char *overrides[] = {"train.iters=20",
                              "data.train=[a.txt,b.txt]",
                              "train.iters=30",
+                             "attention.params.window=9",
                              "attention.variant=sliding_window",
                              "attention.params.window=64",
                              "optimizer.betas=[0.8, 0.9]",
@@ -235,7 +236,7 @@ static void includes_and_overrides(void) {
   }
   fx_config_destroy(cfg);
   cfg = NULL;
-  if (CHECK_OK(fx_config_load(top, overrides, 8, &cfg))) {
+  if (CHECK_OK(fx_config_load(top, overrides, (int)(sizeof overrides / sizeof overrides[0]), &cfg))) {
     CHECK_INT(cfg->train.iters, 30);
     CHECK_STR(fx_config_where(cfg, "train.iters"), "command line: train.iters=30");
     CHECK_INT(cfg->data.train.count, 2);
