@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What no single key can tell: what `auto` stands for, relations between keys, and what is not available yet.
+ * A sentence starts at the key that was set last by hand (command line before file before default), because
+ * that is the one its author has in mind, and names every key of the relation. Knows no YAML. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/config/origins.h"
+#include "core/config/value.h"
+#include "dynamo_rt/base/memory.h"
+
+/* Recognised, but not built yet: values above `limit` (enums in the order of the schema). Delete a row to
+ * lift it. */
+static const struct {
+  const char *key;
+  int64_t limit;
+  const char *advice;
+} unavailable[] = {
+    {"parallel.tensor", 1, "parallel.tensor=1"},
+    {"parallel.context", 1, "parallel.context=1"},
+    {"parallel.zero", 0, "parallel.zero=0"},
+    {"runtime.device", FX_RUNTIME_DEVICE_CPU, "runtime.device=auto or cpu"},
+    {"runtime.dtype", FX_RUNTIME_DTYPE_FLOAT32, "runtime.dtype=auto or float32"},
+};
+
+static int weight(const fx_config *cfg, const char *key) {
+  const char *where = fx_config_where(cfg, key);
+  return strcmp(where, "default") == 0 ? 0 : strncmp(where, "command line:", 13) == 0 ? 2 : 1;
+}
+
+/* FX_ERR_CONFIG at the heavier of two keys; the configuration's name stands for a default. */
+static fx_status conflict(const fx_config *cfg, const char *a, const char *b, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static fx_status conflict(const fx_config *cfg, const char *a, const char *b, const char *format, ...) {
+  char sentence[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(sentence, sizeof sentence, format, args);
+  va_end(args);
+  const char *key = weight(cfg, b) > weight(cfg, a) ? b : a;
+  const char *place = weight(cfg, key) ? fx_config_where(cfg, key) : cfg->origins->name;
+  return fx_error(FX_ERR_CONFIG, "%s: %s", place, sentence);
+}
+
+static void resolve_auto(int64_t *field, int64_t value) {
+  if (*field == FX_CONFIG_AUTO) *field = value;
+}
+
+static fx_status resolve_model(fx_config *cfg) {
+  fx_config_model *model = &cfg->model;
+  long long hidden = model->hidden_size, heads = model->num_attention_heads;
+  if (model->head_dim == FX_CONFIG_AUTO && hidden % heads != 0)
+    return conflict(
+        cfg, "model.num_attention_heads", "model.hidden_size",
+        "model.hidden_size=%lld is not a multiple of model.num_attention_heads=%lld; change one of them "
+        "or set model.head_dim",
+        hidden, heads);
+  bool gpt2 = model->model_type == FX_MODEL_TYPE_GPT2;
+  resolve_auto(&model->head_dim, hidden / heads);
+  resolve_auto(&model->num_key_value_heads, heads);
+  resolve_auto(&model->intermediate_size,
+               gpt2 ? 4 * hidden : fx_ceil_div(fx_ceil_div(8 * hidden, 3), 32) * 32);
+  resolve_auto(&model->max_position_embeddings, cfg->train.seq_length);
+  return FX_OK;
+}
+
+static void resolve_schedule(fx_config *cfg) {
+  fx_config_schedule *schedule = &cfg->schedule;
+  resolve_auto(&schedule->decay_iters, cfg->train.iters);
+  int64_t tenth = schedule->decay_iters / 10;
+  resolve_auto(&schedule->warmup_iters, fx_min_i64(100, tenth));
+  resolve_auto(&schedule->wsd_decay_iters,
+               fx_max_i64(0, fx_min_i64(tenth, schedule->decay_iters - schedule->warmup_iters)));
+}
+
+static fx_status check_heads(const fx_config *cfg) {
+  const fx_config_model *model = &cfg->model;
+  long long heads = model->num_attention_heads, kv_heads = model->num_key_value_heads, dim = model->head_dim;
+  if (heads % kv_heads != 0)
+    return conflict(
+        cfg, "model.num_key_value_heads", "model.num_attention_heads",
+        "model.num_attention_heads=%lld is not a multiple of model.num_key_value_heads=%lld; change one of "
+        "them",
+        heads, kv_heads);
+  bool derived = strcmp(fx_config_where(cfg, "model.head_dim"), "default") == 0;
+  const char *key = derived ? "model.hidden_size" : "model.head_dim";
+  const char *other = derived ? "model.num_attention_heads" : "model.head_dim";
+  const char *advice = derived
+                           ? "change model.hidden_size or model.num_attention_heads, or set model.head_dim"
+                           : "change model.head_dim";
+  if (model->position == FX_MODEL_POSITION_ROPE && dim % 2 != 0)
+    return conflict(cfg, key, other,
+                    "model.head_dim=%lld is odd and model.position=rope turns pairs of channels; %s", dim,
+                    advice);
+  if (dim % 8 != 0 || dim > 256)
+    return conflict(cfg, key, other, "model.head_dim=%lld is not a multiple of 8 of at most 256; %s", dim,
+                    advice);
+  return FX_OK;
+}
+
+static fx_status check_model(const fx_config *cfg) {
+  const fx_config_model *model = &cfg->model;
+  long long length = cfg->train.seq_length, positions = model->max_position_embeddings;
+  if (model->position != FX_MODEL_POSITION_NONE && length > positions)
+    return conflict(
+        cfg, "train.seq_length", "model.max_position_embeddings",
+        "train.seq_length=%lld is longer than model.max_position_embeddings=%lld; shorten the one, or raise "
+        "the other or set it to auto",
+        length, positions);
+  if (model->model_type == FX_MODEL_TYPE_GPT2 && model->activation == FX_MODEL_ACTIVATION_SWIGLU)
+    return conflict(
+        cfg, "model.activation", "model.model_type",
+        "model.activation=swiglu does not exist in model.model_type=gpt2; use gelu or gelu_tanh, or "
+        "model.model_type=llama");
+  return FX_OK;
+}
+
+static fx_status check_attention(const fx_config *cfg) {
+  char quoted[FX_QUOTE_BYTES], path[FX_SCHEMA_TEXT], param[FX_SCHEMA_TEXT];
+  const fx_config_attention *attention = &cfg->attention;
+  const fx_variant_row *variant = fx_schema_find_variant(attention->variant);
+  if (!variant) {
+    fx_quote(attention->variant, quoted);
+    return conflict(cfg, "attention.variant", "attention.variant",
+                    "attention.variant=%s is not a known variant; the nearest is %s", quoted,
+                    fx_schema_nearest_variant(attention->variant)->name);
+  }
+  for (int i = 0; i < fx_words_count(variant->params); i++) {
+    fx_words_get(variant->params, i, param);
+    snprintf(path, sizeof path, "attention.params.%.100s", param);
+    if (strcmp(fx_config_where(cfg, path), "default") == 0)
+      return conflict(cfg, "attention.variant", "attention.params",
+                      "attention.variant=%s needs %s; add it, for example %s=%s", variant->name, path, path,
+                      fx_schema_find_param(param)->initial);
+  }
+  for (int64_t i = 0; i < attention->params.count; i++) {
+    const char *name = attention->params.items[i].name;
+    snprintf(path, sizeof path, "attention.params.%.100s", name);
+    if (fx_words_find(variant->params, name) < 0)
+      return conflict(
+          cfg, path, "attention.variant",
+          "attention.variant=%s takes no parameter attention.params.%s; remove it (attention.params={}) or "
+          "change the variant",
+          variant->name, name);
+  }
+  return FX_OK;
+}
+
+static fx_status check_schedule(const fx_config *cfg) {
+  const fx_config_schedule *schedule = &cfg->schedule;
+  long long warmup = schedule->warmup_iters, decay = schedule->decay_iters, last = schedule->wsd_decay_iters;
+  if (cfg->optimizer.min_lr > cfg->optimizer.lr)
+    return conflict(cfg, "optimizer.lr", "optimizer.min_lr",
+                    "optimizer.min_lr=%g is above optimizer.lr=%g; lower the one or raise the other",
+                    cfg->optimizer.min_lr, cfg->optimizer.lr);
+  const char *end = strcmp(fx_config_where(cfg, "schedule.decay_iters"), "default") == 0
+                        ? "train.iters"
+                        : "schedule.decay_iters";
+  if (warmup > decay)
+    return conflict(
+        cfg, "schedule.warmup_iters", end,
+        "schedule.warmup_iters=%lld is above schedule.decay_iters=%lld; lower the one or raise the other "
+        "(auto: train.iters)",
+        warmup, decay);
+  if (schedule->decay == FX_SCHEDULE_DECAY_WSD && warmup + last > decay)
+    return conflict(cfg, "schedule.wsd_decay_iters", end,
+                    "schedule.warmup_iters=%lld and schedule.wsd_decay_iters=%lld together are above "
+                    "schedule.decay_iters=%lld; lower one of them or raise schedule.decay_iters",
+                    warmup, last, decay);
+  return FX_OK;
+}
+
+static fx_status check_available(const fx_config *cfg) {
+  char *text = NULL;
+  size_t bytes = 0;
+  for (size_t i = 0; i < sizeof unavailable / sizeof unavailable[0]; i++) {
+    const fx_key *key = fx_schema_find_path(unavailable[i].key);
+    const char *field = (const char *)cfg + key->offset;
+    int index = 0;
+    int64_t value = 0;
+    if (key->kind == FX_KEY_ENUM)
+      memcpy(&index, field, sizeof index), value = index;
+    else
+      memcpy(&value, field, sizeof value);
+    if (value <= unavailable[i].limit) continue;
+    FILE *stream = open_memstream(&text, &bytes);
+    if (!stream) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+    fx_value_print(key, field, stream);
+    fclose(stream);
+    fx_status status =
+        conflict(cfg, unavailable[i].key, unavailable[i].key, "%s=%s is not available yet; use %s",
+                 unavailable[i].key, text ? text : "?", unavailable[i].advice);
+    free(text);
+    return status;
+  }
+  return FX_OK;
+}
+
+fx_status fx_config_resolve(fx_config *cfg) {
+  FX_TRY(resolve_model(cfg));
+  resolve_schedule(cfg);
+  FX_TRY(check_heads(cfg));
+  FX_TRY(check_model(cfg));
+  FX_TRY(check_attention(cfg));
+  FX_TRY(check_schedule(cfg));
+  return check_available(cfg);
+}
+
+fx_status fx_config_check_train(const fx_config *cfg) {
+  if (cfg->data.train.count == 0)
+    return conflict(
+        cfg, "data.train", "data.train",
+        "data.train names no file; add at least one, for example data.train=corpus.txt on the command line");
+  if (cfg->data.tokenizer == FX_DATA_TOKENIZER_BYTE && cfg->model.vocab_size < 256)
+    return conflict(
+        cfg, "model.vocab_size", "data.tokenizer",
+        "model.vocab_size=%lld is below the 256 ids of data.tokenizer=byte; set model.vocab_size=256",
+        (long long)cfg->model.vocab_size);
+  return FX_OK;
+}
+
+fx_status fx_config_check_ranks(const fx_config *cfg, int world_size) {
+  long long model_ranks = cfg->parallel.tensor * cfg->parallel.context;
+  if (world_size < 1 || world_size % model_ranks != 0)
+    return conflict(
+        cfg, "parallel.tensor", "parallel.context",
+        "%d ranks do not divide into parallel.tensor=%lld x parallel.context=%lld; start a multiple of %lld "
+        "ranks",
+        world_size, (long long)cfg->parallel.tensor, (long long)cfg->parallel.context, model_ranks);
+  long long micro = cfg->train.micro_batch_size, global = cfg->train.global_batch_size;
+  long long data_ranks = world_size / model_ranks;
+  if (global % (micro * data_ranks) != 0)
+    return conflict(
+        cfg, "train.global_batch_size", "train.micro_batch_size",
+        "train.global_batch_size=%lld is not a multiple of train.micro_batch_size=%lld x %lld data "
+        "rank%s; set it to a multiple of %lld or change the micro-batch or the number of ranks",
+        global, micro, data_ranks, data_ranks == 1 ? "" : "s", micro * data_ranks);
+  return FX_OK;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `flexion config`: shows or checks a configuration without starting anything. All judgement is
+ * core/config's; this file only parses arguments and prints. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/config/config.h"
+#include "launch/commands.h"
+
+static void print_usage(FILE *stream) {
+  fputs("usage: flexion config show  CONFIG [section.key=value...]   print the resolved configuration\n"
+        "       flexion config check CONFIG [section.key=value...]   say whether it is valid\n"
+        "       flexion config show --keys                           list all keys\n"
+        "\n"
+        "  --keys   list all keys: meaning, type, range, [default]\n"
+        "  --help   this text\n",
+        stream);
+}
+
+static int report(fx_status status) {
+  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
+  return fx_status_exit_code(status);
+}
+
+static int flush_output(void) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
+}
+
+static int show(const fx_config *cfg) {
+  char *text = fx_config_print(cfg);
+  if (!text) return report(fx_error(FX_ERR_MEMORY, "out of host memory while printing the configuration"));
+  fputs(text, stdout);
+  free(text);
+  return flush_output();
+}
+
+static int show_or_check(int count, char **words) {
+  fx_config *cfg = NULL;
+  bool showing = count > 0 && strcmp(words[0], "show") == 0;
+  if (!showing && (count < 1 || strcmp(words[0], "check") != 0))
+    return report(fx_error(FX_ERR_USAGE, "config expects show or check, got %s; see flexion config --help",
+                           count > 0 ? words[0] : "nothing"));
+  if (count < 2)
+    return report(
+        fx_error(FX_ERR_USAGE, "config %s expects a YAML file; see flexion config --help", words[0]));
+  fx_status status = fx_config_load(words[1], (const char *const *)(words + 2), count - 2, &cfg);
+  if (status != FX_OK) return report(status);
+  int code = 0;
+  if (showing) {
+    code = show(cfg);
+  } else {
+    printf("%s: valid\n", words[1]);
+    code = flush_output();
+  }
+  fx_config_destroy(cfg);
+  return code;
+}
+
+int fx_cmd_config(int argc, char **argv) {
+  static const struct option options[] = {
+      {"keys", no_argument, NULL, 'k'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  bool keys = false;
+  optind = 0; /* glibc: start over, main has parsed its own options */
+  opterr = 0;
+  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    if (option == 'h') {
+      print_usage(stdout);
+      return flush_output();
+    }
+    if (option != 'k')
+      return report(fx_error(FX_ERR_USAGE, "config does not know the option %s; see flexion config --help",
+                             argv[optind - 1]));
+    keys = true;
+  }
+  if (!keys) return show_or_check(argc - optind, argv + optind);
+  fx_config_help(stdout);
+  return flush_output();
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The subcommands of the `flexion` binary, one file each. argv[0] is the subcommand's own name; the result is
+ * the exit code of the process. A subcommand parses its arguments, calls the layers and prints; it decides
+ * nothing that a library user of flexion would have to decide again. */
+#ifndef FX_LAUNCH_COMMANDS_H
+#define FX_LAUNCH_COMMANDS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int fx_cmd_train(int argc, char **argv);
+int fx_cmd_config(int argc, char **argv);
+int fx_cmd_ckpt(int argc, char **argv);
+int fx_cmd_doctor(int argc, char **argv);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
