@@ -20,11 +20,15 @@ int fx_pass_fold(fx_graph *graph);
  * many nodes died. */
 int fx_pass_dce(fx_graph *graph);
 
+/* Moves in-place collectives to right behind the last node that touches what they reduce, so that they can overlap with the
+ * compute that follows. Returns how many moved. */
+int fx_pass_hoist(fx_graph *graph);
+
 /* Checks the invariants that recording and passes promise: arity, order, types, single definition, no read of memory
  * that was never written, views inside their storage. FX_ERR_GRAPH names the node and its source line. */
 fx_status fx_verify(const fx_graph *graph);
 
-/* All of them in their order: dce, cse, fold, dce, verify. */
+/* All of them in their order: dce, cse, fold, dce, hoist, verify. */
 fx_status fx_graph_optimize(fx_graph *graph);
 
 #ifdef __cplusplus

@@ -105,5 +105,6 @@ fx_status fx_graph_optimize(fx_graph *graph) {
   fx_pass_cse(graph);
   fx_pass_fold(graph);
   fx_pass_dce(graph);
+  fx_pass_hoist(graph);
   return fx_verify(graph);
 }

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/train/record.h"
+
+#include <stdlib.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/graph/autograd.h"
+#include "dynamo_rt/ops/elementwise.h"
+#include "dynamo_rt/ops/embedding.h"
+#include "dynamo_rt/ops/input.h"
+#include "dynamo_rt/ops/linear.h"
+#include "dynamo_rt/ops/optimizer.h"
+#include "parallel/collective.h"
+
+static fx_value scalar(fx_graph *graph, const char *name, float *data) {
+  return fx_graph_persistent(FX_AT(graph), name, data, fx_type_1d(FX_F32, 1));
+}
+
+/* The loss and, in *nll, its terms. */
+static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values, bool train,
+                            fx_value *nll) {
+  fx_value hidden = fx_model_hidden(c->model, graph, values, &c->mask, train);
+  fx_value targets = fx_graph_input(FX_AT(graph), "targets"), factor = fx_graph_input(FX_AT(graph), "loss_factor");
+  fx_head_ce_attr attr = {c->model->config->model.vocab_size};
+  return fx_head_ce(FX_AT(graph), hidden, fx_model_head(c->model, values), targets, factor, attr, nll);
+}
+
+/* Sums the flat gradient over dp in buckets of whole storages, in the order in which the backward completes them. The decaying
+ * part and the rest are separate: the rest (norms, biases) is small and complete only at the end. */
+static void record_reduction(const fx_step_config *c, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  int64_t begin = 0;
+  for (int64_t s = p->num_storages - 1; s >= 0 && begin < p->num_decay; s--) {
+    if (!p->storage[s].decay) continue;
+    int64_t end = p->storage[s].offset + (int64_t)fx_align_up((size_t)fx_type_numel(&p->storage[s].type), 16);
+    if (end - begin < c->bucket_elements && end < p->num_decay) continue;
+    fx_value bucket = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + begin, fx_type_1d(FX_F32, end - begin));
+    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, bucket, FX_REDUCE_SUM);
+    begin = end;
+  }
+  if (p->numel == p->num_decay) return;
+  fx_value rest = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->num_decay, fx_type_1d(FX_F32, p->numel - p->num_decay));
+  fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, rest, FX_REDUCE_SUM);
+}
+
+static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  bool add = phase == FX_PHASE_MICRO_MID || phase == FX_PHASE_MICRO_LAST;
+  bool reduce = (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST) && c->dp && c->dp->size > 1;
+  fx_model_values values = {NULL};
+  fx_value *grads = NULL;
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_model_bind(c->model, graph, &values), free_values);
+  FX_TRY_GOTO(fx_calloc(&grads, (size_t)p->num_storages, sizeof *grads), free_values);
+  fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, p->numel));
+  fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->loss);
+  FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
+  for (int64_t s = 0; s < p->num_storages; s++) {
+    fx_value place = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->storage[s].offset, p->storage[s].type);
+    (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
+  }
+  (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
+  if (reduce) {
+    record_reduction(c, graph);
+    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, kept, FX_REDUCE_SUM);
+  }
+  status = fx_graph_status(graph);
+free_values:
+  free(grads);
+  fx_model_values_fini(&values);
+  return status;
+}
+
+static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool decay, fx_value norm,
+                         fx_value factor) {
+  const fx_params *p = &c->model->params;
+  const fx_config_optimizer *o = &c->model->config->optimizer;
+  fx_adamw_attr attr = {o->betas[0], o->betas[1], o->eps, decay ? o->weight_decay : 0.0};
+  fx_type type = fx_type_1d(FX_F32, end - begin);
+  if (end == begin) return;
+  fx_adamw(FX_AT(graph), fx_graph_persistent(graph, "weights", p->weight + begin, type),
+           fx_graph_persistent(graph, "gradients", p->grad + begin, type),
+           fx_graph_persistent(graph, "exp_avg", p->exp_avg + begin, type),
+           fx_graph_persistent(graph, "exp_avg_sq", p->exp_avg_sq + begin, type), fx_graph_input(graph, "lr"),
+           fx_graph_input(graph, "optimizer_step"), norm, factor, attr);
+}
+
+static fx_status record_update(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  fx_type whole = fx_type_1d(FX_F32, p->numel);
+  fx_value factor = FX_NONE;
+  fx_graph_persistent(FX_AT(graph), "weights", p->weight, whole);
+  fx_graph_persistent(FX_AT(graph), "exp_avg", p->exp_avg, whole);
+  fx_graph_persistent(FX_AT(graph), "exp_avg_sq", p->exp_avg_sq, whole);
+  fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
+  fx_value norm = fx_clip(FX_AT(graph), grad, (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
+  fx_store(FX_AT(graph), scalar(graph, "grad_norm", results->grad_norm), norm);
+  record_adamw(c, graph, 0, p->num_decay, true, norm, factor);
+  record_adamw(c, graph, p->num_decay, p->numel, false, norm, factor);
+  return fx_graph_status(graph);
+}
+
+static fx_status record_eval(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
+  fx_model_values values = {NULL};
+  FX_TRY(fx_model_bind(c->model, graph, &values));
+  fx_value nll = FX_NONE, loss = record_loss(c, graph, &values, false, &nll);
+  fx_model_values_fini(&values);
+  fx_store(FX_AT(graph), scalar(graph, "loss", results->loss), loss);
+  fx_store(FX_AT(graph), fx_graph_persistent(graph, "nll", results->nll, fx_type_2d(FX_F32, c->B, c->T)), nll);
+  return fx_graph_status(graph);
+}
+
+static fx_status record_logits(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
+  fx_model_values values = {NULL};
+  FX_ASSERT(results->logits);
+  FX_TRY(fx_model_bind(c->model, graph, &values));
+  fx_value hidden = fx_model_hidden(c->model, graph, &values, &c->mask, false);
+  fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE, (fx_linear_attr){0, FX_ACT_NONE});
+  fx_model_values_fini(&values);
+  fx_type type = fx_type_3d(FX_F32, c->B, c->T, c->model->padded_vocab);
+  fx_store(FX_AT(graph), fx_graph_persistent(graph, "logits", results->logits, type), logits);
+  return fx_graph_status(graph);
+}
+
+fx_status fx_step_record(const fx_step_config *config, const fx_step_results *results, fx_phase phase, fx_graph *graph) {
+  switch (phase) {
+  case FX_PHASE_UPDATE: return record_update(config, results, graph);
+  case FX_PHASE_EVAL: return record_eval(config, results, graph);
+  case FX_PHASE_LOGITS: return record_logits(config, results, graph);
+  default: return record_micro(config, results, phase, graph);
+  }
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/train/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/train/record.h"
+#include "dynamo_rt/base/hash.h"
+#include "dynamo_rt/base/memory.h"
+
+enum { MAX_PLANS = 64, DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */ };
+
+struct fx_stepper {
+  fx_step_config config;
+  fx_step_results results;
+  fx_plan_cache *cache;
+  fx_plan *current[FX_PHASE_COUNT]; /* under the present key; owned by the cache */
+  fx_plan *all[MAX_PLANS];
+  int num_all;
+  void *arena;
+  size_t arena_bytes;
+  int64_t capacity; /* tokens that results hold */
+  char variant[128], reason[160];
+};
+
+const char *fx_phase_name(fx_phase phase) {
+  static const char *const names[FX_PHASE_COUNT] = {
+#define FX_PHASE_ROW(name, text) text,
+      FX_PHASE_LIST(FX_PHASE_ROW)
+#undef FX_PHASE_ROW
+  };
+  return names[phase];
+}
+
+fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask, int64_t run_words,
+                                 int64_t run_words_backward) {
+  static const char *const per_token[] = {"tokens", "targets", "positions"};
+  int64_t Tpad = fx_attention_tpad((int32_t)T);
+  for (size_t i = 0; i < sizeof per_token / sizeof per_token[0]; i++)
+    FX_TRY(fx_inputs_add(inputs, per_token[i], fx_type_2d(FX_I32, B, T)));
+  FX_TRY(fx_inputs_add(inputs, "sample_ordinal", fx_type_1d(FX_I64, B)));
+  FX_TRY(fx_inputs_add(inputs, "iteration", fx_type_1d(FX_I64, 1)));
+  FX_TRY(fx_inputs_add(inputs, "optimizer_step", fx_type_1d(FX_I64, 1)));
+  FX_TRY(fx_inputs_add(inputs, "loss_factor", fx_type_1d(FX_F32, 1)));
+  FX_TRY(fx_inputs_add(inputs, "lr", fx_type_1d(FX_F32, 1)));
+  if (mask->limits)
+    FX_TRY(fx_inputs_add(inputs, "mask_limits", fx_type_1d(FX_I32, 2 * mask->attr.R * mask->attr.Bm * Tpad)));
+  if (mask->runs) {
+    FX_TRY(fx_inputs_add(inputs, "mask_runs", fx_type_1d(FX_I32, run_words)));
+    FX_TRY(fx_inputs_add(inputs, "mask_runs_backward", fx_type_1d(FX_I32, run_words_backward)));
+  }
+  return FX_OK;
+}
+
+fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
+  fx_stepper *stepper = NULL;
+  fx_status status = FX_OK;
+  FX_TRY(fx_calloc(&stepper, 1, sizeof *stepper));
+  stepper->config = *config;
+  strncpy(stepper->variant, config->variant, sizeof stepper->variant - 1);
+  if (!stepper->config.bucket_elements) stepper->config.bucket_elements = DEFAULT_BUCKET;
+  stepper->capacity = config->B * config->T;
+  fx_step_results *r = &stepper->results;
+  size_t tokens = (size_t)stepper->capacity;
+  FX_TRY_GOTO(fx_plan_cache_create(&stepper->cache), destroy_stepper);
+  FX_TRY_GOTO(fx_alloc_aligned(&r->loss, sizeof(float)), destroy_stepper);
+  FX_TRY_GOTO(fx_alloc_aligned(&r->grad_norm, sizeof(float)), destroy_stepper);
+  FX_TRY_GOTO(fx_alloc_aligned(&r->nll, tokens * sizeof(float)), destroy_stepper);
+  *r->loss = *r->grad_norm = 0;
+  if (config->keep_logits)
+    FX_TRY_GOTO(fx_alloc_aligned(&r->logits, tokens * (size_t)config->model->padded_vocab * sizeof(float)), destroy_stepper);
+  *out = stepper;
+  return FX_OK;
+destroy_stepper:
+  fx_stepper_destroy(stepper);
+  return status;
+}
+
+void fx_stepper_destroy(fx_stepper *stepper) {
+  if (!stepper) return;
+  fx_plan_cache_destroy(stepper->cache);
+  fx_device_release(stepper->config.device, stepper->arena);
+  free(stepper->results.loss);
+  free(stepper->results.grad_norm);
+  free(stepper->results.nll);
+  free(stepper->results.logits);
+  free(stepper);
+}
+
+static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
+  const fx_step_config *c = &stepper->config;
+  const fx_config *config = c->model->config;
+  fx_plan_key key;
+  memset(&key, 0, sizeof key);
+  key.site = fx_hash64_text("train step");
+  key.phase = (uint64_t)phase;
+  key.batch = (uint64_t)c->B;
+  key.length = (uint64_t)c->T;
+  key.dtype = FX_F32;
+  key.variant = fx_hash64_text(stepper->variant);
+  key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
+  key.topology = fx_hash64_text(c->topology ? c->topology : "");
+  key.threads = (uint64_t)c->device->threads;
+  key.isa = fx_hash64_text(c->device->isa);
+  key.mode = (uint64_t)c->mode;
+  return key;
+}
+
+static fx_status capture(fx_stepper *stepper, fx_phase phase, const fx_plan_key *key) {
+  const fx_step_config *c = &stepper->config;
+  fx_graph *graph = fx_graph_create(c->inputs);
+  if (!graph) return fx_error(FX_ERR_MEMORY, "out of host memory while recording %s", fx_phase_name(phase));
+  fx_status status = fx_step_record(c, &stepper->results, phase, graph);
+  if (status != FX_OK) {
+    fx_graph_destroy(graph);
+    return fx_error_prefix(status, "recording %s", fx_phase_name(phase));
+  }
+  fx_plan *plan = NULL;
+  fx_plan_options options = {.name = fx_phase_name(phase), .mode = c->mode, .poison = c->poison};
+  FX_TRY(fx_plan_prepare(graph, options, c->device, &plan));
+  FX_TRY(fx_plan_cache_add(stepper->cache, key, plan));
+  FX_ASSERT(stepper->num_all < MAX_PLANS);
+  stepper->all[stepper->num_all++] = plan;
+  stepper->current[phase] = plan;
+  const fx_plan_stats *s = fx_plan_stats_get(plan);
+  fx_debug(c->log, "plan %s: %d kernels, %d collectives, %d waits, arena %.1f MiB (bound %.1f, %s), captured because of: %s",
+           options.name, s->nodes, s->collectives, s->waits, (double)s->arena.bytes / 1048576.0,
+           (double)s->arena.lower_bound / 1048576.0, s->arena.planner ? s->arena.planner : "eager", stepper->reason);
+  return FX_OK;
+}
+
+fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count) {
+  for (int i = 0; i < count; i++) {
+    fx_plan_key key = key_of(stepper, phases[i]);
+    const char *reason = NULL;
+    stepper->current[phases[i]] = fx_plan_cache_find(stepper->cache, &key, &reason);
+    if (stepper->current[phases[i]]) continue;
+    strncpy(stepper->reason, reason, sizeof stepper->reason - 1);
+    FX_TRY(capture(stepper, phases[i], &key));
+  }
+  return FX_OK;
+}
+
+fx_status fx_stepper_bind(fx_stepper *stepper) {
+  size_t need = 0;
+  for (int i = 0; i < stepper->num_all; i++) {
+    size_t bytes = fx_plan_stats_get(stepper->all[i])->arena.bytes;
+    need = bytes > need ? bytes : need;
+  }
+  if (need > stepper->arena_bytes) {
+    fx_device_release(stepper->config.device, stepper->arena);
+    stepper->arena = NULL;
+    stepper->arena_bytes = 0;
+    FX_TRY(fx_device_alloc(stepper->config.device, need, &stepper->arena));
+    stepper->arena_bytes = need;
+  }
+  for (int i = 0; i < stepper->num_all; i++) FX_TRY(fx_plan_bind(stepper->all[i], stepper->arena));
+  return FX_OK;
+}
+
+fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) { return stepper->current[phase]; }
+
+fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
+  FX_ASSERT(stepper->current[phase]);
+  return fx_plan_run(stepper->current[phase], slot);
+}
+
+const fx_step_results *fx_stepper_results(const fx_stepper *stepper) { return &stepper->results; }
+size_t fx_stepper_arena_bytes(const fx_stepper *stepper) { return stepper->arena_bytes; }
+
+size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
+  size_t bound = 0;
+  for (int i = 0; i < stepper->num_all; i++) {
+    size_t b = fx_plan_stats_get(stepper->all[i])->arena.lower_bound;
+    bound = b > bound ? b : bound;
+  }
+  return bound;
+}
+
+fx_plan_cache *fx_stepper_cache(fx_stepper *stepper) { return stepper->cache; }
+const char *fx_stepper_miss_reason(const fx_stepper *stepper) { return stepper->reason; }
+
+fx_status fx_stepper_reconfigure(fx_stepper *stepper, int64_t B, int64_t T, const fx_model_mask *mask,
+                                 const char *variant, fx_inputs *inputs) {
+  if (B * T > stepper->capacity)
+    return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B, (long long)T,
+                    (long long)stepper->capacity);
+  stepper->config.B = B;
+  stepper->config.T = T;
+  stepper->config.mask = *mask;
+  stepper->config.inputs = inputs;
+  memset(stepper->variant, 0, sizeof stepper->variant);
+  strncpy(stepper->variant, variant, sizeof stepper->variant - 1);
+  memset(stepper->current, 0, sizeof stepper->current);
+  return FX_OK;
+}

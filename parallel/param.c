@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parallel/param.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/base/hash.h"
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/base/philox.h"
+
+fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int32_t *index) {
+  FX_TRY(fx_grow(&params->storage, &params->storage_capacity, params->num_storages + 1, sizeof *params->storage));
+  *index = (int32_t)params->num_storages++;
+  params->storage[*index] = (fx_param_storage){.type = type, .decay = decay};
+  return FX_OK;
+}
+
+fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
+                        const int64_t *dim, fx_init_kind init, double init_std) {
+  if (fx_params_find(params, name)) return fx_error(FX_ERR_INTERNAL, "parameter %s is declared twice", name);
+  FX_TRY(fx_grow(&params->param, &params->param_capacity, params->num_params + 1, sizeof *params->param));
+  fx_param *param = &params->param[params->num_params++];
+  *param = (fx_param){.ndim = ndim,
+                      .shard = FX_SHARD_NONE,
+                      .storage = storage,
+                      .row = row,
+                      .norm_owner = true,
+                      .init = init,
+                      .init_std = init_std};
+  strncpy(param->name, name, sizeof param->name - 1);
+  for (int i = 0; i < ndim; i++) param->dim[i] = param->count[i] = dim[i];
+  return FX_OK;
+}
+
+fx_status fx_params_allocate(fx_params *params) {
+  params->numel = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    for (int64_t s = params->num_storages - 1; s >= 0; s--) {
+      fx_param_storage *storage = &params->storage[s];
+      if (storage->decay != (pass == 0)) continue;
+      storage->offset = params->numel;
+      params->numel += (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), FX_ALIGN / sizeof(float));
+    }
+    if (pass == 0) params->num_decay = params->numel;
+  }
+  float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
+  size_t bytes = (size_t)params->numel * sizeof(float);
+  for (size_t i = 0; i < sizeof flats / sizeof flats[0]; i++) {
+    FX_TRY(fx_alloc_aligned(flats[i], bytes));
+    memset(*flats[i], 0, bytes);
+  }
+  return FX_OK;
+}
+
+/* Normal number `index` of a tensor: Box-Muller on one Philox block gives four; index / 4 is the counter. */
+static float normal_at(uint64_t seed, uint64_t site, int64_t index, double std) {
+  fx_philox r = fx_philox_at(seed, site, (uint64_t)index / 4, 0);
+  int pair = (int)(index & 2);
+  double radius = sqrt(-2.0 * log(fx_philox_open(r.word[pair]))), angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
+  return (float)(std * radius * (index & 1 ? sin(angle) : cos(angle)));
+}
+
+static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed) {
+  float *data = fx_param_data(params, param, params->weight);
+  uint64_t site = fx_hash64_text(param->name);
+  int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < param->count[0]; r++)
+    for (int64_t c = 0; c < cols; c++) {
+      int64_t index = (param->start[0] + r) * global_cols + param->start[1] + c;
+      float value = param->init == FX_INIT_ONES ? 1.0f : 0.0f;
+      if (param->init == FX_INIT_NORMAL) value = normal_at(seed, site, index, param->init_std);
+      data[r * cols + c] = value;
+    }
+}
+
+void fx_params_initialize(fx_params *params, uint64_t seed) {
+  for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed);
+}
+
+void fx_params_fini(fx_params *params) {
+  free(params->weight);
+  free(params->grad);
+  free(params->exp_avg);
+  free(params->exp_avg_sq);
+  free(params->param);
+  free(params->storage);
+  memset(params, 0, sizeof *params);
+}
+
+float *fx_param_data(const fx_params *params, const fx_param *param, float *flat) {
+  const fx_param_storage *storage = &params->storage[param->storage];
+  int64_t cols = storage->type.ndim == 2 ? storage->type.dim[1] : 1;
+  return flat + storage->offset + param->row * cols;
+}
+
+int64_t fx_param_numel(const fx_param *param) { return param->count[0] * (param->ndim == 2 ? param->count[1] : 1); }
+
+const fx_param *fx_params_find(const fx_params *params, const char *name) {
+  for (int64_t i = 0; i < params->num_params; i++)
+    if (strcmp(params->param[i].name, name) == 0) return &params->param[i];
+  return NULL;
+}
