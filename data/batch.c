@@ -117,7 +117,7 @@ fx_status fx_batch_layout_check(const fx_batch_layout *layout) {
         "micro_batch_size %lld, global_batch_size %lld, data-parallel rank %lld of %lld; expected "
         "sizes of at least 1 and a rank below its size",
         (long long)b, (long long)g, (long long)layout->dp_rank, (long long)r);
-  if (b > g || r > g || g % (b * r) != 0)
+  if (g % b != 0 || g / b % r != 0)
     return fx_error(FX_ERR_CONFIG,
                     "global_batch_size %lld is no multiple of micro_batch_size %lld x %lld data-parallel "
                     "ranks; change one of them",

@@ -22,7 +22,7 @@ typedef struct epoch_table {
 } epoch_table;
 
 struct fx_sampler {
-  const fx_documents *documents;
+  fx_documents documents; /* borrows spans and corpus */
   fx_sampler_options options;
   int64_t samples; /* an epoch */
   pthread_mutex_t lock;
@@ -58,7 +58,7 @@ fx_status fx_sampler_create(const fx_documents *documents, const fx_sampler_opti
                                  "set data.valid_fraction above 0");
   fx_sampler *sampler;
   FX_TRY(fx_calloc(&sampler, 1, sizeof *sampler));
-  sampler->documents = documents;
+  sampler->documents = *documents;
   sampler->options = *options;
   sampler->samples = fx_ceil_div(documents->tokens, options->seq_length);
   pthread_mutex_init(&sampler->lock, NULL);
@@ -92,7 +92,7 @@ int64_t fx_sampler_samples_per_epoch(const fx_sampler *sampler) {
 }
 
 static void build_table(const fx_sampler *sampler, epoch_table *table, int64_t epoch) {
-  const fx_documents *documents = sampler->documents;
+  const fx_documents *documents = &sampler->documents;
   const fx_sampler_options *options = &sampler->options;
   if (options->shuffle) {
     fx_shuffle(table->order, documents->count, options->seed, "data.shuffle", epoch);
@@ -145,8 +145,8 @@ static int64_t ends_until(const int64_t *begin, int64_t n, int64_t position) {
 
 /* Masked targets at laid positions [from, to), to <= tokens. */
 static int64_t masked(const fx_sampler *sampler, const epoch_table *table, int64_t from, int64_t to) {
-  int64_t n = sampler->documents->count;
-  if (sampler->options.packing == FX_PACKING_NONE) return from < to && to == sampler->documents->tokens;
+  int64_t n = sampler->documents.count;
+  if (sampler->options.packing == FX_PACKING_NONE) return from < to && to == sampler->documents.tokens;
   return ends_until(table->begin, n, to) - ends_until(table->begin, n, from);
 }
 
@@ -155,12 +155,12 @@ static const epoch_table *locate(fx_sampler *sampler, int64_t ordinal, int64_t *
   FX_ASSERT(ordinal >= 0);
   const epoch_table *table = table_of(sampler, ordinal / sampler->samples);
   *from = table->visit[ordinal % sampler->samples] * sampler->options.seq_length;
-  *to = fx_min_i64(*from + sampler->options.seq_length, sampler->documents->tokens);
+  *to = fx_min_i64(*from + sampler->options.seq_length, sampler->documents.tokens);
   return table;
 }
 
 static int64_t count_valid(const fx_sampler *sampler, const epoch_table *table, int64_t from, int64_t to) {
-  int64_t tokens = sampler->documents->tokens;
+  int64_t tokens = sampler->documents.tokens;
   int64_t a = from + table->rotation, b = to + table->rotation;
   int64_t wrapped = fx_max_i64(b - tokens, 0) - fx_max_i64(a - tokens, 0);
   int64_t hidden = masked(sampler, table, fx_min_i64(a, tokens), fx_min_i64(b, tokens));
@@ -189,7 +189,7 @@ static void write_structure(const fx_sample_view *out, int64_t start, int64_t en
 /* Tokens and targets of [at, at + take) of the k-th document, to positions t and on. */
 static void write_piece(const fx_sampler *sampler, const epoch_table *table, int64_t k, int64_t at,
                         int64_t take, int64_t t, const fx_sample_view *out) {
-  const fx_documents *documents = sampler->documents;
+  const fx_documents *documents = &sampler->documents;
   fx_span span = documents->spans[table->order[k]];
   bool ends = at + take == span.length;
   fx_corpus_read(documents->corpus, span.offset + at, take, out->tokens + t);
@@ -202,10 +202,10 @@ static void write_piece(const fx_sampler *sampler, const epoch_table *table, int
 }
 
 int64_t fx_sampler_sample(fx_sampler *sampler, int64_t ordinal, const fx_sample_view *out) {
-  int64_t from, to, seq_length = sampler->options.seq_length, n = sampler->documents->count;
+  int64_t from, to, seq_length = sampler->options.seq_length, n = sampler->documents.count;
   pthread_mutex_lock(&sampler->lock);
   const epoch_table *table = locate(sampler, ordinal, &from, &to);
-  int64_t laid = (from + table->rotation) % sampler->documents->tokens, count = to - from;
+  int64_t laid = (from + table->rotation) % sampler->documents.tokens, count = to - from;
   int64_t k = ends_until(table->begin, n, laid);
   for (int64_t t = 0; t < count;) {
     int64_t at = laid - table->begin[k];

@@ -60,8 +60,9 @@ typedef struct fx_sample_view {
 
 typedef struct fx_sampler fx_sampler;
 
-/* documents is borrowed and must outlive the sampler. All memory is allocated here: 16 bytes a document and
- * 8 a sample, for two epochs. FX_ERR_CONFIG: T outside [1, 2^31). FX_ERR_DATA: no token. FX_ERR_MEMORY. */
+/* The spans and the corpus of `documents` are borrowed and must outlive the sampler. All memory is allocated
+ * here: 16 bytes a document and 8 a sample, for two epochs. FX_ERR_CONFIG: T outside [1, 2^31). FX_ERR_DATA:
+ * no token. FX_ERR_MEMORY. */
 fx_status fx_sampler_create(const fx_documents *documents, const fx_sampler_options *options,
                             fx_sampler **out);
 void fx_sampler_destroy(fx_sampler *sampler);

@@ -101,8 +101,7 @@ static void errors(void) {
   CHECK_HAS(fx_error_text(), "4 tokens for training and 1 for validation");
   CHECK_STATUS(split(&one, FX_SPLIT_TOKENS, 1.0, 0, &train, &valid), FX_ERR_CONFIG);
   CHECK_STATUS(split(&one, FX_SPLIT_TOKENS, -0.1, 0, &train, &valid), FX_ERR_CONFIG);
-  CHECK_STATUS(split(&one, FX_SPLIT_TOKENS, NAN, 0, &train, &valid),
-               FX_ERR_CONFIG);
+  CHECK_STATUS(split(&one, FX_SPLIT_TOKENS, NAN, 0, &train, &valid), FX_ERR_CONFIG);
   CHECK_INT(fx_split_from_name("tokens"), FX_SPLIT_TOKENS);
   CHECK_INT(fx_split_from_name("document"), FX_SPLIT_COUNT);
   fixture_free(&one);
