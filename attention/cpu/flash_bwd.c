@@ -23,33 +23,23 @@ typedef struct backward_scratch {
 static int64_t scratch_bind(int32_t D, float *base, backward_scratch *scratch) {
   fx_attention_tile tile = fx_attention_cpu_tile(FX_ATTENTION_BACKWARD, D);
   int64_t row = D + FX_FLASH_PAD, at = 0;
-  backward_scratch offsets;
-  struct {
-    float **part;
-    int64_t floats;
-  } parts[] = {
-      {&offsets.qt, (int64_t)tile.q * D},
-      {&offsets.dot, (int64_t)tile.q * D},
-      {&offsets.q, tile.q * row},
-      {&offsets.dout, tile.q * row},
-      {&offsets.dq, tile.q * row},
-      {&offsets.k, tile.kv * row},
-      {&offsets.v, tile.kv * row},
-      {&offsets.p, (int64_t)tile.q * tile.kv},
-      {&offsets.ds, (int64_t)tile.q * tile.kv},
-      {&offsets.lse2, FX_FLASH_ROWS},
-      {&offsets.delta, FX_FLASH_ROWS},
-  };
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    if (base) *parts[i].part = base + at;
-    at += (parts[i].floats + 15) / 16 * 16;
-  }
-  if (base) *scratch = offsets;
+  scratch->qt = fx_flash_take(base, &at, (int64_t)tile.q * D);
+  scratch->dot = fx_flash_take(base, &at, (int64_t)tile.q * D);
+  scratch->q = fx_flash_take(base, &at, tile.q * row);
+  scratch->dout = fx_flash_take(base, &at, tile.q * row);
+  scratch->dq = fx_flash_take(base, &at, tile.q * row);
+  scratch->k = fx_flash_take(base, &at, tile.kv * row);
+  scratch->v = fx_flash_take(base, &at, tile.kv * row);
+  scratch->p = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
+  scratch->ds = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
+  scratch->lse2 = fx_flash_take(base, &at, FX_FLASH_ROWS);
+  scratch->delta = fx_flash_take(base, &at, FX_FLASH_ROWS);
   return at;
 }
 
 int64_t fx_flash_backward_scratch(int32_t D) {
-  return scratch_bind(D, NULL, NULL);
+  backward_scratch scratch;
+  return scratch_bind(D, NULL, &scratch);
 }
 
 typedef struct backward_task {
@@ -60,13 +50,6 @@ typedef struct backward_task {
   int32_t from, to; /* the task's keys */
   float *partials;  /* [splits][B][H][T_q][D], or NULL with one split */
 } backward_task;
-
-static const float *head_of(const fx_attention_in *view, int32_t b, int32_t h) {
-  return view->data + b * view->batch + h * view->head;
-}
-static float *gradient_of(const fx_attention_out *view, int32_t b, int32_t h) {
-  return view->data + b * view->batch + h * view->head;
-}
 
 static void split_keys(const fx_attention_shape *shape, int32_t tile, int32_t split, int32_t splits,
                        int32_t *from, int32_t *to) {
@@ -83,8 +66,8 @@ static void pack_rows(const backward_task *task, int32_t h, const fx_flash_rows 
   const fx_attention_shape *shape = &args->shape;
   int32_t D = shape->D, padded = (rows->count + FX_LEAF_GROUP - 1) / FX_LEAF_GROUP * FX_LEAF_GROUP;
   int64_t row = D + FX_FLASH_PAD, Tpad = fx_attention_tpad(shape->T_q);
-  const float *q = head_of(&args->q, task->b, h), *dout = head_of(&args->dout, task->b, h),
-              *out = head_of(&args->out, task->b, h);
+  const float *q = fx_flash_in_head(&args->q, task->b, h), *dout = fx_flash_in_head(&args->dout, task->b, h),
+              *out = fx_flash_in_head(&args->out, task->b, h);
   int64_t lse_at = ((int64_t)task->b * shape->H + h) * Tpad + rows->first;
   float factor = (float)(shape->scale * FX_FLASH_LOG2E);
   for (int32_t r = 0; r < padded; r++) {
@@ -152,7 +135,8 @@ static void backward_tile(const backward_task *task, const fx_flash_rows *rows,
   int32_t D = args->shape.D;
   int64_t row = D + FX_FLASH_PAD, q_row = task->tile.q;
   bool full = fx_flash_full(&rows->span, from, to);
-  const float *k = head_of(&args->k, task->b, task->kv_head), *v = head_of(&args->v, task->b, task->kv_head);
+  const float *k = fx_flash_in_head(&args->k, task->b, task->kv_head),
+              *v = fx_flash_in_head(&args->v, task->b, task->kv_head);
   leaf->copy_rows(to - from, D, 1.0f, k + from * args->k.time, args->k.time, scratch->k, row);
   leaf->copy_rows(to - from, D, 1.0f, v + from * args->v.time, args->v.time, scratch->v, row);
   for (int32_t g = 0; g * FX_LEAF_GROUP < rows->count; g++) scores_of_group(task, rows, scratch, g, from, to);
@@ -179,7 +163,7 @@ static float *dq_place(const backward_task *task, int32_t h, int32_t first, int6
   const fx_attention_shape *shape = &task->args->shape;
   if (!task->partials) {
     *stride = task->args->dq.time;
-    return gradient_of(&task->args->dq, task->b, h) + first * *stride;
+    return fx_flash_out_head(&task->args->dq, task->b, h) + first * *stride;
   }
   *stride = shape->D;
   int64_t head = ((int64_t)task->split * shape->B + task->b) * shape->H + h;
@@ -199,8 +183,8 @@ static void backward_block(const backward_task *task, int32_t h, int32_t block,
   memset(scratch->dq, 0, (size_t)(rows.count * row) * sizeof(float));
   if (seen) {
     pack_rows(task, h, &rows, scratch);
-    float *dk = gradient_of(&args->dk, task->b, task->kv_head),
-          *dv = gradient_of(&args->dv, task->b, task->kv_head);
+    float *dk = fx_flash_out_head(&args->dk, task->b, task->kv_head),
+          *dv = fx_flash_out_head(&args->dv, task->b, task->kv_head);
     fx_flash_walk walk =
         fx_flash_walk_begin(shape, task->b, block, task->tile.kv, &rows, task->from, task->to);
     while (fx_flash_walk_next(&walk, &from, &to)) backward_tile(task, &rows, scratch, from, to, dk, dv);
@@ -214,8 +198,8 @@ static void backward_split(const backward_task *task, const backward_scratch *sc
   const fx_attention_shape *shape = &args->shape;
   int32_t group = shape->H / shape->K, blocks = (shape->T_q + task->tile.q - 1) / task->tile.q;
   int64_t keys = task->to - task->from;
-  float *dk = gradient_of(&args->dk, task->b, task->kv_head) + task->from * args->dk.time;
-  float *dv = gradient_of(&args->dv, task->b, task->kv_head) + task->from * args->dv.time;
+  float *dk = fx_flash_out_head(&args->dk, task->b, task->kv_head) + task->from * args->dk.time;
+  float *dv = fx_flash_out_head(&args->dv, task->b, task->kv_head) + task->from * args->dv.time;
   for (int64_t n = 0; n < keys; n++) {
     memset(dk + n * args->dk.time, 0, (size_t)shape->D * sizeof(float));
     memset(dv + n * args->dv.time, 0, (size_t)shape->D * sizeof(float));
@@ -234,7 +218,7 @@ static void sum_partials(const fx_attention_backward *args, fx_attention_tile ti
   int32_t D = shape->D;
   fx_flash_rows rows;
   fx_flash_rows_load(shape, b, block, tile.q, &rows);
-  float *dq = gradient_of(&args->dq, b, h) + rows.first * args->dq.time;
+  float *dq = fx_flash_out_head(&args->dq, b, h) + rows.first * args->dq.time;
   for (int32_t r = 0; r < rows.count; r++) memset(dq + r * args->dq.time, 0, (size_t)D * sizeof(float));
   for (int32_t split = 0; split < splits; split++) {
     int32_t from, to;

@@ -16,30 +16,20 @@ typedef struct forward_scratch {
 static int64_t scratch_bind(int32_t D, float *base, forward_scratch *scratch) {
   fx_attention_tile tile = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D);
   int64_t row = D + FX_FLASH_PAD, at = 0;
-  forward_scratch offsets;
-  struct {
-    float **part;
-    int64_t floats;
-  } parts[] = {
-      {&offsets.q, (int64_t)tile.q * D}, {&offsets.k, tile.kv * row},
-      {&offsets.v, tile.kv * row},       {&offsets.s, (int64_t)tile.kv * FX_LEAF_GROUP},
-      {&offsets.o, tile.q * row},        {&offsets.m, FX_FLASH_ROWS},
-      {&offsets.l, FX_FLASH_ROWS},       {&offsets.alpha, FX_FLASH_ROWS},
-  };
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    if (base) *parts[i].part = base + at;
-    at += (parts[i].floats + 15) / 16 * 16;
-  }
-  if (base) *scratch = offsets;
+  scratch->q = fx_flash_take(base, &at, (int64_t)tile.q * D);
+  scratch->k = fx_flash_take(base, &at, tile.kv * row);
+  scratch->v = fx_flash_take(base, &at, tile.kv * row);
+  scratch->s = fx_flash_take(base, &at, (int64_t)tile.kv * FX_LEAF_GROUP);
+  scratch->o = fx_flash_take(base, &at, tile.q * row);
+  scratch->m = fx_flash_take(base, &at, FX_FLASH_ROWS);
+  scratch->l = fx_flash_take(base, &at, FX_FLASH_ROWS);
+  scratch->alpha = fx_flash_take(base, &at, FX_FLASH_ROWS);
   return at;
 }
 
 int64_t fx_flash_forward_scratch(int32_t D) {
-  return scratch_bind(D, NULL, NULL);
-}
-
-static const float *head_of(const fx_attention_in *view, int32_t b, int32_t h) {
-  return view->data + b * view->batch + h * view->head;
+  forward_scratch scratch;
+  return scratch_bind(D, NULL, &scratch);
 }
 
 /* The inputs of a task; the same for the whole forward and for a chunk. */
@@ -55,7 +45,7 @@ static void pack_queries(const forward_task *task, const fx_flash_rows *rows,
                          const forward_scratch *scratch) {
   int32_t D = task->shape->D, groups = (rows->count + FX_LEAF_GROUP - 1) / FX_LEAF_GROUP;
   int64_t row = D + FX_FLASH_PAD;
-  const float *q = head_of(&task->q, task->b, task->h) + rows->first * task->q.time;
+  const float *q = fx_flash_in_head(&task->q, task->b, task->h) + rows->first * task->q.time;
   float factor = (float)(task->shape->scale * FX_FLASH_LOG2E);
   task->leaf->copy_rows(rows->count, D, factor, q, task->q.time, scratch->o, row);
   for (int32_t r = rows->count; r < groups * FX_LEAF_GROUP; r++)
@@ -93,7 +83,8 @@ static void attend_block(const forward_task *task, const fx_flash_rows *rows,
   const fx_attention_shape *shape = task->shape;
   int32_t D = shape->D, kv_head = task->h / (shape->H / shape->K), from, to;
   int64_t row = D + FX_FLASH_PAD;
-  const float *k = head_of(&task->k, task->b, kv_head), *v = head_of(&task->v, task->b, kv_head);
+  const float *k = fx_flash_in_head(&task->k, task->b, kv_head),
+              *v = fx_flash_in_head(&task->v, task->b, kv_head);
   fx_flash_walk walk = fx_flash_walk_begin(
       shape, task->b, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).kv, rows, 0, shape->T_kv);
   while (fx_flash_walk_next(&walk, &from, &to)) {

@@ -6,6 +6,7 @@
 #define FX_ATTENTION_CPU_FLASH_INTERNAL_H
 
 #include <math.h>
+#include <stddef.h>
 
 #include "attention/cpu/flash.h"
 #include "attention/cpu/leaf.h"
@@ -56,6 +57,20 @@ int64_t fx_flash_forward_scratch(int32_t D);
 int64_t fx_flash_backward_scratch(int32_t D);
 
 int fx_flash_threads(int threads);
+
+static inline const float *fx_flash_in_head(const fx_attention_in *view, int64_t b, int64_t h) {
+  return view->data + b * view->batch + h * view->head;
+}
+static inline float *fx_flash_out_head(const fx_attention_out *view, int64_t b, int64_t h) {
+  return view->data + b * view->batch + h * view->head;
+}
+
+/* Cuts `floats` off a thread's scratch, 64-byte aligned; with base NULL only *at advances. */
+static inline float *fx_flash_take(float *base, int64_t *at, int64_t floats) {
+  float *part = base ? base + *at : NULL;
+  *at += (floats + 15) / 16 * 16;
+  return part;
+}
 
 /* Keys of [from, to) that the rows of a span see; false when there are none. */
 static inline bool fx_flash_cut(const fx_flash_span *span, int32_t from, int32_t to, int32_t *cut_from,
