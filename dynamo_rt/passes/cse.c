@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common subexpressions, by a hash table over (op, attributes, inputs). Nodes that read a storage which some node
- * mutates are left alone: their value depends on when they run. */
+/* Common subexpressions, by a hash table over (op, attributes, inputs). Nodes that read a storage which some
+ * node mutates are left alone: their value depends on when they run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +25,8 @@ static bool mergeable(const fx_graph *graph, const fx_node *node, const bool *mu
   for (int i = 0; i < node->op->max_in; i++)
     if (node->in[i] != FX_NONE && mutated[graph->values[node->in[i]].storage]) return false;
   for (int i = 0; i < node->op->num_out; i++) { /* part of an assembled value: must be written where it is */
+    if (node->out[i] == FX_NONE)
+      return false; /* after dead-code elimination the twin may lack what this one makes */
     const fx_value_info *out = &graph->values[node->out[i]];
     bool own = out->offset == 0 && graph->storages[out->storage].bytes == fx_type_bytes(&out->type);
     if (!own && !(node->op->effects & FX_EFFECT_VIEW)) return false;

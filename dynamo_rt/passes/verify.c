@@ -25,7 +25,8 @@ static fx_status check_in(const verifier *v, int i) {
   if (!fx_value_is(v->graph, value)) return broken(v, "an input is no value of this graph", value);
   const fx_value_info *info = &v->graph->values[value];
   if (info->node >= v->index) return broken(v, "an input is made later", value);
-  if (info->node >= 0 && v->graph->nodes[info->node].dead) return broken(v, "an input's producer is dead", value);
+  if (info->node >= 0 && v->graph->nodes[info->node].dead)
+    return broken(v, "an input's producer is dead", value);
   if (info->node >= 0 && !v->written[value]) return broken(v, "an input is read before it is written", value);
   return FX_OK;
 }
@@ -34,11 +35,13 @@ static fx_status check_out(const verifier *v, int i) {
   const fx_op *op = v->node->op;
   fx_value value = v->node->out[i];
   if (i >= op->num_out) return value == FX_NONE ? FX_OK : broken(v, "too many outputs", value);
-  if (value == FX_NONE) return op->optional_out >> i & 1 ? FX_OK : broken(v, "a required output is absent", value);
+  if (value == FX_NONE)
+    return op->optional_out >> i & 1 ? FX_OK : broken(v, "a required output is absent", value);
   const fx_value_info *info = &v->graph->values[value];
   if (info->node != v->index || info->out != i) return broken(v, "an output belongs to another node", value);
   if (v->written[value]) return broken(v, "an output is defined twice", value);
-  if (info->offset < 0 || info->offset + (int64_t)fx_type_bytes(&info->type) > (int64_t)v->graph->storages[info->storage].bytes)
+  if (info->offset < 0 ||
+      info->offset + (int64_t)fx_type_bytes(&info->type) > (int64_t)v->graph->storages[info->storage].bytes)
     return broken(v, "an output leaves its storage", value);
   if (!fx_type_contiguous(&info->type) && !(op->strided_out >> i & 1) && !(op->effects & FX_EFFECT_VIEW))
     return broken(v, "an output is strided and its kernels cannot write that", value);
@@ -66,14 +69,16 @@ static fx_status check_types(const verifier *v) {
   return FX_OK;
 }
 
-/* A fresh write of bytes that a live value still owns clobbers it: only views, aliases and accumulation may share. */
+/* A fresh write of bytes that a live value still owns clobbers it: only views, aliases and accumulation may
+ * share. */
 static void forget_overwritten(const verifier *v, int i) {
   fx_range range = fx_value_range(v->graph, v->node->out[i]);
   bool shares = v->node->op->must_alias[i] || v->node->accumulate >> i & 1;
   if (v->node->op->effects & (FX_EFFECT_VIEW | FX_EFFECT_ASSEMBLE)) return;
   for (int64_t other = 0; !shares && other < v->graph->num_values; other++)
     if (v->written[other] && fx_range_overlap(fx_value_range(v->graph, (fx_value)other), range) &&
-        fx_type_contiguous(&v->graph->values[v->node->out[i]].type) && fx_type_contiguous(&v->graph->values[other].type))
+        fx_type_contiguous(&v->graph->values[v->node->out[i]].type) &&
+        fx_type_contiguous(&v->graph->values[other].type))
       v->written[other] = false;
 }
 
@@ -101,8 +106,8 @@ free_written:
 
 fx_status fx_graph_optimize(fx_graph *graph) {
   FX_TRY(fx_graph_status(graph));
-  fx_pass_dce(graph);
   fx_pass_cse(graph);
+  fx_pass_dce(graph);
   fx_pass_fold(graph);
   fx_pass_dce(graph);
   fx_pass_hoist(graph);

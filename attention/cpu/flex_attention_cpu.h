@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU kernels of the flex_attention ops: from resolved tensors to the flash kernels' arguments. */
+#ifndef FX_ATTENTION_CPU_FLEX_ATTENTION_CPU_H
+#define FX_ATTENTION_CPU_FLEX_ATTENTION_CPU_H
+
+#include "attention/flex_attention.h"
+
+typedef struct fx_attention_partial_attr {
+  fx_attention_attr attention;
+  int64_t first;
+} fx_attention_partial_attr;
+
+fx_status fx_flex_attention_cpu(const fx_kernel_args *args);
+fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args);
+fx_status fx_flex_attention_partial_cpu(const fx_kernel_args *args);
+fx_status fx_flex_attention_finish_cpu(const fx_kernel_args *args);
+size_t fx_flex_attention_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                       int threads);
+size_t fx_flex_attention_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                            int threads);
+void fx_flex_attention_tile_cpu(bool backward, int32_t D, int32_t tile[2]);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model with its step on one CPU rank, from a few lines of YAML: what the suites of core share. */
+#ifndef FX_TESTS_CORE_FIXTURE_H
+#define FX_TESTS_CORE_FIXTURE_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/train/mask.h"
+#include "core/train/step.h"
+#include "dynamo_rt/base/memory.h"
+#include "tests/harness.h"
+
+typedef struct fixture {
+  fx_config *config;
+  fx_device *device;
+  fx_model *model;
+  fx_inputs *inputs;
+  fx_mask_builder mask;
+  fx_stepper *stepper;
+  int64_t B, T;
+} fixture;
+
+typedef struct fixture_options {
+  int threads;
+  fx_exec_mode mode;
+  bool poison, keep_logits;
+  fx_comm *dp;
+  int64_t bucket_elements;
+} fixture_options;
+
+static inline void fixture_inputs(const fixture *f, const fx_mask_builder *mask, int64_t B, int64_t T,
+                                  fx_inputs **out) {
+  (void)f;
+  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
+  fx_model_mask model_mask = fx_mask_builder_model(mask);
+  CHECK_OK(fx_inputs_create(2, out));
+  CHECK_OK(fx_step_declare_inputs(*out, B, T, &model_mask, sizes.runs, sizes.runs_backward));
+  CHECK_OK(fx_inputs_allocate(*out));
+}
+
+static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t T, fixture_options options) {
+  memset(f, 0, sizeof *f);
+  f->B = B;
+  f->T = T;
+  if (!CHECK_OK(fx_config_parse(yaml, "fixture", &f->config))) return false;
+  if (!CHECK_OK(fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
+    return false;
+  if (!CHECK_OK(fx_model_create(f->config, &f->model))) return false;
+  if (!CHECK_OK(fx_mask_builder_init(&f->mask, f->config, FX_BACKEND_CPU, B, T))) return false;
+  fixture_inputs(f, &f->mask, B, T, &f->inputs);
+  fx_step_config step = {.model = f->model,
+                         .B = B,
+                         .T = T,
+                         .mask = fx_mask_builder_model(&f->mask),
+                         .variant = f->mask.text,
+                         .inputs = f->inputs,
+                         .device = f->device,
+                         .mode = options.mode,
+                         .poison = options.poison,
+                         .keep_logits = options.keep_logits,
+                         .dp = options.dp,
+                         .bucket_elements = options.bucket_elements};
+  return CHECK_OK(fx_stepper_create(&step, &f->stepper));
+}
+
+static inline void fixture_fini(fixture *f) {
+  fx_stepper_destroy(f->stepper);
+  fx_inputs_destroy(f->inputs);
+  fx_model_destroy(f->model);
+  fx_device_destroy(f->device);
+  fx_config_destroy(f->config);
+}
+
+/* Fills slot 0: tokens, targets [B, T]; one document a sample unless doc_start is given. */
+static inline void fixture_fill(fixture *f, const int32_t *tokens, const int32_t *targets,
+                                const int32_t *doc_start, float loss_factor) {
+  int64_t n = f->B * f->T;
+  int32_t *positions = fx_inputs_data(f->inputs, 0, "positions");
+  int32_t *start = calloc((size_t)n, sizeof *start), *end = calloc((size_t)n, sizeof *end);
+  memcpy(fx_inputs_data(f->inputs, 0, "tokens"), tokens, (size_t)n * sizeof(int32_t));
+  memcpy(fx_inputs_data(f->inputs, 0, "targets"), targets, (size_t)n * sizeof(int32_t));
+  for (int64_t i = n - 1; i >= 0; i--) {
+    int32_t t = (int32_t)(i % f->T);
+    start[i] = doc_start ? doc_start[i] : 0;
+    bool last = t == f->T - 1 || (doc_start && doc_start[i + 1] > t);
+    end[i] = last ? t + 1 : end[i + 1];
+    positions[i] = t - start[i];
+  }
+  for (int64_t b = 0; b < f->B; b++) ((int64_t *)fx_inputs_data(f->inputs, 0, "sample_ordinal"))[b] = b;
+  *(float *)fx_inputs_data(f->inputs, 0, "loss_factor") = loss_factor;
+  if (f->mask.needs_limits)
+    CHECK_OK(fx_mask_build(&f->mask, start, end, fx_inputs_data(f->inputs, 0, "mask_limits"),
+                           fx_inputs_data(f->inputs, 0, "mask_runs"),
+                           fx_inputs_data(f->inputs, 0, "mask_runs_backward")));
+  free(start);
+  free(end);
+}
+
+static inline void fixture_optimizer(fixture *f, float lr, int64_t step) {
+  *(float *)fx_inputs_data(f->inputs, 0, "lr") = lr;
+  *(int64_t *)fx_inputs_data(f->inputs, 0, "optimizer_step") = step;
+  *(int64_t *)fx_inputs_data(f->inputs, 0, "iteration") = step - 1;
+}
+
+/* Prepares and binds; phases are an array literal. */
+static inline bool fixture_prepare(fixture *f, const fx_phase *phases, int count) {
+  return CHECK_OK(fx_stepper_prepare(f->stepper, phases, count)) && CHECK_OK(fx_stepper_bind(f->stepper));
+}
+
+#endif
