@@ -195,6 +195,7 @@ static int by_file(const void *a, const void *b) {
 }
 
 static void drop_duplicates(fx_path_list *list) {
+  if (!list->items) return;
   for (int64_t i = 0; i < list->count; i++) list->items[i].index = (uint64_t)i;
   qsort(list->items, (size_t)list->count, sizeof *list->items, by_file);
   int64_t kept = 0;

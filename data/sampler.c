@@ -94,6 +94,7 @@ int64_t fx_sampler_samples_per_epoch(const fx_sampler *sampler) {
 static void build_table(const fx_sampler *sampler, epoch_table *table, int64_t epoch) {
   const fx_documents *documents = &sampler->documents;
   const fx_sampler_options *options = &sampler->options;
+  FX_ASSERT(table->order && table->begin && table->visit);
   if (options->shuffle) {
     fx_shuffle(table->order, documents->count, options->seed, "data.shuffle", epoch);
     fx_shuffle(table->visit, sampler->samples, options->seed, "data.shuffle.samples", epoch);

@@ -30,6 +30,10 @@ fx_status fx_tokenizer_create(const char *name, const char *path, fx_tokenizer *
     return fx_error(FX_ERR_CONFIG, "data.tokenizer: no tokenizer is named \"%s\"; expected one of: %s", name,
                     known);
   }
+  return fx_tokenizer_create_from(kind, path, out);
+}
+
+fx_status fx_tokenizer_create_from(const fx_tokenizer_kind *kind, const char *path, fx_tokenizer **out) {
   fx_tokenizer *tokenizer;
   FX_TRY(fx_calloc(&tokenizer, 1, sizeof *tokenizer));
   tokenizer->kind = kind;

@@ -37,6 +37,9 @@ typedef struct fx_tokenizer_kind {
 /* name: "byte". path: vocabulary file or NULL, read during the call. *out is owned by the caller.
  * FX_ERR_CONFIG: no such name (the sentence lists the known ones) or a path that this kind does not take. */
 fx_status fx_tokenizer_create(const char *name, const char *path, fx_tokenizer **out);
+/* The same for a kind that is not in the table, e.g. a program's own; kind is borrowed for the tokenizer's
+ * life. */
+fx_status fx_tokenizer_create_from(const fx_tokenizer_kind *kind, const char *path, fx_tokenizer **out);
 void fx_tokenizer_destroy(fx_tokenizer *tokenizer);
 
 const char *fx_tokenizer_name(const fx_tokenizer *tokenizer);

@@ -268,11 +268,75 @@ static void widths_and_hash(void) {
   fx_tokenizer_destroy(g_byte);
 }
 
-static const fx_test tests[] = {{"formats: file, lines, jsonl, prefixes", formats},
-                                {"patterns: order, hidden files, links, duplicates", patterns_and_order},
-                                {"errors of paths", path_errors},
-                                {"errors of files", file_errors},
-                                {"errors of jsonl name file and line", jsonl_errors},
-                                {"files larger than the buffers", large_file},
-                                {"store widths and the content hash", widths_and_hash}};
+/* A tokenizer that must see whole documents: two bytes become one id when they are equal (300 + byte), the
+ * end of a document is 299. Runs that a buffer cuts would show. */
+static fx_status pair_create(const char *path, void **state, int32_t *vocab_size, int32_t *end_of_document) {
+  (void)path;
+  *state = NULL;
+  *vocab_size = 556;
+  *end_of_document = 299;
+  return FX_OK;
+}
+static void pair_destroy(void *state) {
+  (void)state;
+}
+static int64_t pair_max_tokens(const void *state, size_t bytes) {
+  (void)state;
+  return (int64_t)bytes;
+}
+static fx_status pair_encode(const void *state, const char *text, size_t bytes, int32_t *tokens,
+                             int64_t *count) {
+  (void)state;
+  int64_t n = 0;
+  for (size_t i = 0; i < bytes; i++) {
+    bool pair = i + 1 < bytes && text[i] == text[i + 1];
+    tokens[n++] = (unsigned char)text[i] + (pair ? 300 : 0);
+    i += pair;
+  }
+  *count = n;
+  return FX_OK;
+}
+
+static void whole_document_tokenizer(void) {
+  static const fx_tokenizer_kind pair = {"pair",          false,       pair_create, pair_destroy,
+                                         pair_max_tokens, pair_encode, NULL};
+  enum { LENGTH = (1 << 20) * 2 + 5 }; /* 'x', then pairs of 'z' across both ends of a buffer */
+  char *text = malloc(LENGTH + 1);
+  memset(text, 'z', LENGTH);
+  text[0] = 'x';
+  text[LENGTH] = 0;
+  const char *files[] = {put("pairs_a.txt", text), put("pairs_b.txt", "aab"), put("pairs_c.txt", "")};
+  char glob_pattern[600];
+  snprintf(glob_pattern, sizeof glob_pattern, "%s", in_temp("pairs_*.txt"));
+  free(text);
+  CHECK(files[2] != NULL);
+  fx_tokenizer *tokenizer = NULL;
+  fx_corpus *corpus = NULL;
+  const char *patterns[] = {glob_pattern};
+  CHECK_OK(fx_tokenizer_create_from(&pair, NULL, &tokenizer));
+  fx_corpus_options options = {.patterns = patterns, .n_patterns = 1, .tokenizer = tokenizer};
+  if (CHECK_OK(fx_corpus_load(&options, &corpus))) {
+    CHECK_INT(fx_corpus_documents(corpus), 2);
+    CHECK_INT(fx_corpus_get_stats(corpus).short_documents, 1); /* an empty file gets no end token either */
+    fx_span first = fx_corpus_document(corpus, 0), second = fx_corpus_document(corpus, 1);
+    CHECK_INT(first.length, 1 + (LENGTH - 1) / 2 + 1);
+    CHECK_INT(second.length, 3);
+    int32_t tail[5];
+    fx_corpus_read(corpus, second.offset - 2, 5, tail);
+    const int32_t expected[5] = {300 + 'z', 299, 300 + 'a', 'b', 299};
+    CHECK(memcmp(tail, expected, sizeof expected) == 0);
+  }
+  fx_corpus_destroy(corpus);
+  fx_tokenizer_destroy(tokenizer);
+}
+
+static const fx_test tests[] = {
+    {"formats: file, lines, jsonl, prefixes", formats},
+    {"patterns: order, hidden files, links, duplicates", patterns_and_order},
+    {"errors of paths", path_errors},
+    {"errors of files", file_errors},
+    {"errors of jsonl name file and line", jsonl_errors},
+    {"files larger than the buffers", large_file},
+    {"a tokenizer that needs whole documents, with an end token", whole_document_tokenizer},
+    {"store widths and the content hash", widths_and_hash}};
 FX_TEST_MAIN("corpus", tests)

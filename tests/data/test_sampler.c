@@ -181,6 +181,28 @@ static void epochs_differ(void) {
   fixture_free(&f);
 }
 
+/* Which document follows which is drawn anew: without structure the target of a last token tells. */
+static void document_order(void) {
+  int64_t lengths[50];
+  for (int d = 0; d < 50; d++) lengths[d] = 3 + d % 4;
+  fixture f = fixture_make(lengths, 50);
+  fx_sampler *sampler = sampler_make(&f.documents, 16, FX_PACKING_NONE, true, false, 13);
+  int64_t n = fx_sampler_samples_per_epoch(sampler), kept = 0;
+  int32_t *successor[2] = {calloc((size_t)f.total + 1, 4), calloc((size_t)f.total + 1, 4)};
+  for (int64_t i = 0; i < 2 * n; i++) {
+    sample s = sample_take(sampler, i);
+    for (int t = 0; t < 16; t++) successor[i / n][s.view.tokens[t]] = s.view.targets[t];
+    free(s.block);
+  }
+  for (int64_t i = 1; i <= f.total; i++) kept += f.is_last[i] && successor[0][i] == successor[1][i];
+  CHECK_MSG(kept < 10, "expected about one of 50 documents before the same one in both epochs, got %lld",
+            (long long)kept);
+  free(successor[0]);
+  free(successor[1]);
+  fx_sampler_destroy(sampler);
+  fixture_free(&f);
+}
+
 /* One long document is cut elsewhere in every epoch with rotate, and always at multiples of T without. */
 static void rotation(void) {
   fixture f = fixture_make(fixture_lengths + 2, 1);
@@ -291,6 +313,7 @@ static const fx_test tests[] = {{"every pair once an epoch, structure of every s
                                 {"a worked example", worked_example},
                                 {"shuffles are uniform permutations", shuffles},
                                 {"epochs differ", epochs_differ},
+                                {"documents follow one another in another order", document_order},
                                 {"rotation moves the cuts", rotation},
                                 {"a sample is a function of its ordinal", random_access},
                                 {"a second thread asks for valid counts", two_threads},

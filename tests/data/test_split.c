@@ -33,18 +33,18 @@ static void check_partition(const fixture *f, const fx_documents *train, const f
 }
 
 static void by_documents(void) {
-  int64_t lengths[30];
-  for (int i = 0; i < 30; i++) lengths[i] = 2 + i % 5;
-  fixture f = fixture_make(lengths, 30);
+  int64_t lengths[50];
+  for (int i = 0; i < 50; i++) lengths[i] = 2 + i % 5;
+  fixture f = fixture_make(lengths, 50);
   const struct {
     double fraction;
     int64_t valid;
-  } cases[] = {{0.1, 3}, {0.11, 4}, {0.001, 1}, {0.999, 29}, {0.5, 15}, {0, 0}};
+  } cases[] = {{0.1, 5}, {0.11, 6}, {0.001, 1}, {0.999, 49}, {0.14, 7}, {0, 0}};
   for (int c = 0; c < 6; c++) {
     fx_documents train, valid;
     if (!CHECK_OK(split(&f, FX_SPLIT_DOCUMENTS, cases[c].fraction, 5, &train, &valid))) continue;
     CHECK_INT(valid.count, cases[c].valid);
-    CHECK_INT(train.count, 30 - cases[c].valid);
+    CHECK_INT(train.count, 50 - cases[c].valid);
     check_partition(&f, &train, &valid);
     fx_documents_fini(&train);
     fx_documents_fini(&valid);
@@ -53,9 +53,9 @@ static void by_documents(void) {
   fx_documents train[3], valid[3];
   for (int i = 0; i < 3; i++)
     CHECK_OK(split(&f, FX_SPLIT_DOCUMENTS, 0.5, i == 2 ? 6 : 5, &train[i], &valid[i]));
-  CHECK(memcmp(valid[0].spans, valid[1].spans, 15 * sizeof(fx_span)) == 0);
-  CHECK(memcmp(valid[0].spans, valid[2].spans, 15 * sizeof(fx_span)) != 0);
-  CHECK(valid[0].spans[0].offset < fx_corpus_document(f.corpus, 15).offset);
+  CHECK(memcmp(valid[0].spans, valid[1].spans, 25 * sizeof(fx_span)) == 0);
+  CHECK(memcmp(valid[0].spans, valid[2].spans, 25 * sizeof(fx_span)) != 0);
+  CHECK(valid[0].spans[0].offset < fx_corpus_document(f.corpus, 25).offset);
   for (int i = 0; i < 3; i++) fx_documents_fini(&train[i]), fx_documents_fini(&valid[i]);
   fixture_free(&f);
 }
