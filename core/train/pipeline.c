@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/train/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/corpus.h"
+#include "data/split.h"
+#include "dynamo_rt/base/memory.h"
+
+enum { SPLIT_SEED = 1234 }; /* not train.seed: runs that differ in their seed share the validation set */
+
+struct fx_pipeline {
+  fx_pipeline_options options;
+  fx_tokenizer *tokenizer;
+  fx_corpus *train_corpus, *valid_corpus; /* valid_corpus: NULL when validation is a part of train */
+  fx_documents train_documents, valid_documents;
+  fx_sampler *train, *valid;
+  fx_prefetch *prefetch;
+  int32_t *doc_start, *doc_end; /* [B, T] of the validation batch being filled */
+};
+
+static fx_status load(fx_pipeline *pipeline, const fx_config_strings *patterns, fx_corpus **out) {
+  fx_corpus_options options = {.patterns = (const char *const *)patterns->items,
+                               .n_patterns = (int)patterns->count,
+                               .format = FX_TEXT_AUTO,
+                               .tokenizer = pipeline->tokenizer,
+                               .log = pipeline->options.log};
+  return fx_corpus_load(&options, out);
+}
+
+static fx_status load_corpora(fx_pipeline *pipeline) {
+  const fx_config_data *data = &pipeline->options.config->data;
+  FX_TRY(fx_tokenizer_create("byte", NULL, &pipeline->tokenizer));
+  fx_status status = load(pipeline, &data->train, &pipeline->train_corpus);
+  if (status != FX_OK) return fx_error_prefix(status, "data.train");
+  if (data->valid.count > 0) {
+    status = load(pipeline, &data->valid, &pipeline->valid_corpus);
+    if (status != FX_OK) return fx_error_prefix(status, "data.valid");
+    FX_TRY(fx_documents_all(pipeline->train_corpus, &pipeline->train_documents));
+    return fx_documents_all(pipeline->valid_corpus, &pipeline->valid_documents);
+  }
+  fx_split_rule rule = data->split == FX_DATA_SPLIT_TOKENS ? FX_SPLIT_TOKENS : FX_SPLIT_DOCUMENTS;
+  return fx_split(pipeline->train_corpus, rule, data->valid_fraction, SPLIT_SEED, &pipeline->train_documents,
+                  &pipeline->valid_documents);
+}
+
+static fx_status make_samplers(fx_pipeline *pipeline) {
+  const fx_config *config = pipeline->options.config;
+  fx_sampler_options options = {
+      .seq_length = config->train.seq_length,
+      .packing = config->data.packing == FX_DATA_PACKING_NONE ? FX_PACKING_NONE : FX_PACKING_DOCUMENTS,
+      .shuffle = true,
+      .rotate = true,
+      .seed = (uint64_t)config->train.seed};
+  FX_TRY(fx_sampler_create(&pipeline->train_documents, &options, &pipeline->train));
+  if (pipeline->valid_documents.count == 0) return FX_OK;
+  options.shuffle = options.rotate = false;
+  return fx_sampler_create(&pipeline->valid_documents, &options, &pipeline->valid);
+}
+
+static fx_status mask_stage(void *ctx, fx_batch *batch) {
+  const fx_mask_builder *mask = ctx;
+  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
+  void *limits, *runs, *runs_backward;
+  FX_TRY(fx_batch_buffer(batch, "mask_limits", FX_I32, sizes.limits, &limits));
+  FX_TRY(fx_batch_buffer(batch, "mask_runs", FX_I32, sizes.runs, &runs));
+  FX_TRY(fx_batch_buffer(batch, "mask_runs_backward", FX_I32, sizes.runs_backward, &runs_backward));
+  return fx_mask_build(mask, batch->doc_start, batch->doc_end, limits, runs, runs_backward);
+}
+
+static fx_batch_layout layout_of(const fx_pipeline *pipeline) {
+  const fx_config_train *train = &pipeline->options.config->train;
+  return (fx_batch_layout){.micro_batch_size = train->micro_batch_size,
+                           .global_batch_size = train->global_batch_size,
+                           .dp_rank = pipeline->options.dp_rank,
+                           .dp_size = pipeline->options.dp_size};
+}
+
+static fx_status start_prefetch(fx_pipeline *pipeline) {
+  const fx_mask_builder *mask = pipeline->options.mask;
+  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
+  fx_batch_field fields[] = {{"mask_limits", FX_I32, sizes.limits, NULL},
+                             {"mask_runs", FX_I32, sizes.runs, NULL},
+                             {"mask_runs_backward", FX_I32, sizes.runs_backward, NULL}};
+  fx_batch_stage stage = {"mask", mask_stage, (void *)(uintptr_t)mask};
+  fx_prefetch_options options = {.sampler = pipeline->train,
+                                 .layout = layout_of(pipeline),
+                                 .consumed_samples = pipeline->options.consumed_samples,
+                                 .depth = (int)pipeline->options.config->data.prefetch,
+                                 .fields = fields,
+                                 .n_fields = mask->needs_limits ? 3 : 0,
+                                 .stages = &stage,
+                                 .n_stages = mask->needs_limits ? 1 : 0};
+  return fx_prefetch_create(&options, &pipeline->prefetch);
+}
+
+fx_status fx_pipeline_create(const fx_pipeline_options *options, fx_pipeline **out) {
+  fx_pipeline *pipeline = NULL;
+  fx_status status = FX_OK;
+  FX_TRY(fx_calloc(&pipeline, 1, sizeof *pipeline));
+  pipeline->options = *options;
+  size_t tokens = (size_t)(options->config->train.micro_batch_size * options->config->train.seq_length);
+  FX_TRY_GOTO(load_corpora(pipeline), destroy_pipeline);
+  FX_TRY_GOTO(make_samplers(pipeline), destroy_pipeline);
+  FX_TRY_GOTO(fx_calloc(&pipeline->doc_start, tokens, sizeof(int32_t)), destroy_pipeline);
+  FX_TRY_GOTO(fx_calloc(&pipeline->doc_end, tokens, sizeof(int32_t)), destroy_pipeline);
+  FX_TRY_GOTO(start_prefetch(pipeline), destroy_pipeline);
+  *out = pipeline;
+  return FX_OK;
+destroy_pipeline:
+  fx_pipeline_destroy(pipeline);
+  return status;
+}
+
+void fx_pipeline_destroy(fx_pipeline *pipeline) {
+  if (!pipeline) return;
+  if (pipeline->prefetch) fx_prefetch_destroy(pipeline->prefetch);
+  if (pipeline->train) fx_sampler_destroy(pipeline->train);
+  if (pipeline->valid) fx_sampler_destroy(pipeline->valid);
+  fx_documents_fini(&pipeline->train_documents);
+  fx_documents_fini(&pipeline->valid_documents);
+  if (pipeline->train_corpus) fx_corpus_destroy(pipeline->train_corpus);
+  if (pipeline->valid_corpus) fx_corpus_destroy(pipeline->valid_corpus);
+  if (pipeline->tokenizer) fx_tokenizer_destroy(pipeline->tokenizer);
+  free(pipeline->doc_start);
+  free(pipeline->doc_end);
+  free(pipeline);
+}
+
+int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline) { return pipeline->train_documents.tokens; }
+int64_t fx_pipeline_valid_tokens(const fx_pipeline *pipeline) {
+  return pipeline->valid ? pipeline->valid_documents.tokens : 0;
+}
+int64_t fx_pipeline_samples_per_epoch(const fx_pipeline *pipeline) {
+  return fx_sampler_samples_per_epoch(pipeline->train);
+}
+
+/* Copies a field of the batch into the input of the same name. */
+static void copy_field(const fx_batch *batch, fx_inputs *inputs, int slot, const char *name) {
+  const fx_batch_field *field = fx_batch_find(batch, name);
+  int index = fx_inputs_find(inputs, name);
+  FX_ASSERT(field && index >= 0);
+  memcpy(fx_inputs_data(inputs, slot, name), field->data, fx_type_bytes(&fx_inputs_info(inputs, index)->type));
+}
+
+fx_status fx_pipeline_next(fx_pipeline *pipeline, fx_inputs *inputs, int slot, int64_t *valid) {
+  fx_batch *batch = NULL;
+  FX_TRY(fx_prefetch_next(pipeline->prefetch, &batch));
+  static const char *const names[] = {"tokens", "targets", "positions", "sample_ordinal"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) copy_field(batch, inputs, slot, names[i]);
+  if (pipeline->options.mask->needs_limits) {
+    copy_field(batch, inputs, slot, "mask_limits");
+    copy_field(batch, inputs, slot, "mask_runs");
+    copy_field(batch, inputs, slot, "mask_runs_backward");
+  }
+  *valid = batch->global_valid;
+  *(float *)fx_inputs_data(inputs, slot, "loss_factor") = *valid > 0 ? (float)(1.0 / (double)*valid) : 0.0f;
+  fx_prefetch_release(pipeline->prefetch, batch);
+  return FX_OK;
+}
+
+int64_t fx_pipeline_valid_batches(const fx_pipeline *pipeline) {
+  const fx_config_train *train = &pipeline->options.config->train;
+  if (!pipeline->valid) return 0;
+  int64_t samples = fx_sampler_samples_per_epoch(pipeline->valid);
+  if (train->eval_iters > 0) samples = fx_min_i64(samples, train->eval_iters * train->global_batch_size);
+  return fx_ceil_div(samples, train->micro_batch_size * pipeline->options.dp_size);
+}
+
+fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_inputs *inputs, int slot, int64_t *valid) {
+  const fx_config_train *train = &pipeline->options.config->train;
+  int64_t B = train->micro_batch_size, T = train->seq_length, samples = fx_sampler_samples_per_epoch(pipeline->valid);
+  if (train->eval_iters > 0) samples = fx_min_i64(samples, train->eval_iters * train->global_batch_size);
+  int64_t first = index * B * pipeline->options.dp_size + pipeline->options.dp_rank * B;
+  int32_t *tokens = fx_inputs_data(inputs, slot, "tokens"), *targets = fx_inputs_data(inputs, slot, "targets");
+  int32_t *positions = fx_inputs_data(inputs, slot, "positions");
+  *valid = 0;
+  for (int64_t row = 0; row < B; row++) {
+    fx_sample_view view = {tokens + row * T, targets + row * T, positions + row * T, pipeline->doc_start + row * T,
+                           pipeline->doc_end + row * T};
+    bool past = first + row >= samples;
+    int64_t count = fx_sampler_sample(pipeline->valid, past ? 0 : first + row, &view);
+    for (int64_t t = 0; past && t < T; t++) view.targets[t] = -1;
+    *valid += past ? 0 : count;
+    ((int64_t *)fx_inputs_data(inputs, slot, "sample_ordinal"))[row] = first + row;
+  }
+  *(float *)fx_inputs_data(inputs, slot, "loss_factor") = 1.0f;
+  if (!pipeline->options.mask->needs_limits) return FX_OK;
+  return fx_mask_build(pipeline->options.mask, pipeline->doc_start, pipeline->doc_end,
+                       fx_inputs_data(inputs, slot, "mask_limits"), fx_inputs_data(inputs, slot, "mask_runs"),
+                       fx_inputs_data(inputs, slot, "mask_runs_backward"));
+}
+
+double fx_pipeline_wait_seconds(const fx_pipeline *pipeline) {
+  return fx_prefetch_get_stats(pipeline->prefetch).wait_seconds;
+}

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a run and driving it. Set-up is collective and its errors are agreed, so that a rank with a missing file takes
+ * all ranks down with one sentence. In the loop a failing rank returns at once: its peers may sit in a collective, and launch
+ * ends the job. */
+#include "core/train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/train/schedule.h"
+#include "core/train/state.h"
+#include "core/train/threads.h"
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/ops/cpu/gemm.h"
+#include "dynamo_rt/plan/ledger.h"
+#include "parallel/agree.h"
+
+enum { BAD_STEPS_LIMIT = 10, SLOTS = 2 };
+
+/* ---- control channel through the service thread ---- */
+
+typedef struct gather_call {
+  fx_control *control;
+  const void *mine;
+  int64_t bytes;
+  char **all;
+  int64_t *offsets;
+} gather_call;
+
+static fx_status run_gather(void *arg, void *stream) {
+  gather_call *call = arg;
+  (void)stream;
+  return fx_control_all_gather(call->control, call->mine, call->bytes, call->all, call->offsets, FX_CONTROL_TIMEOUT_MS);
+}
+
+fx_status fx_run_gather(fx_run *run, const void *mine, int64_t bytes, char **all, int64_t *offsets) {
+  gather_call call = {run->job->control, mine, bytes, all, offsets};
+  return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_gather, &call);
+}
+
+typedef struct status_call {
+  fx_control *control;
+  fx_status mine;
+  char text[2048];
+} status_call;
+
+static fx_status run_status(void *arg, void *stream) {
+  status_call *call = arg;
+  (void)stream;
+  if (call->mine != FX_OK) fx_error(call->mine, "%s", call->text); /* this thread's record */
+  return fx_control_agree_status(call->control, call->mine, FX_CONTROL_TIMEOUT_MS);
+}
+
+fx_status fx_run_barrier_status(fx_run *run, fx_status mine) {
+  status_call call = {.control = run->job->control, .mine = mine};
+  if (mine != FX_OK) strncpy(call.text, fx_error_text(), sizeof call.text - 1);
+  return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_status, &call);
+}
+
+/* ---- set-up ---- */
+
+static fx_status create_device(fx_run *run) {
+  fx_control *control = run->job->control;
+  int threads = (int)run->config->runtime.threads;
+  fx_affinity mine = fx_affinity_get();
+  char *all = NULL;
+  int64_t *offsets = NULL;
+  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
+  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, FX_CONTROL_TIMEOUT_MS);
+  free(offsets);
+  if (status != FX_OK) return status;
+  int automatic = fx_affinity_threads((const fx_affinity *)(const void *)all, control->size, control->rank,
+                                      control->rank == 0 ? run->job->log : NULL);
+  free(all);
+  return fx_device_create_cpu(threads == FX_CONFIG_AUTO ? automatic : threads, "auto", &run->device);
+}
+
+static fx_status create_stepper(fx_run *run) {
+  const fx_config *config = run->config;
+  int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
+  FX_TRY(fx_mask_builder_init(&run->mask, config, run->device->backend, B, T));
+  fx_model_mask mask = fx_mask_builder_model(&run->mask);
+  fx_mask_sizes sizes = fx_mask_builder_sizes(&run->mask);
+  FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
+  FX_TRY(fx_step_declare_inputs(run->inputs, B, T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_inputs_allocate(run->inputs));
+  fx_step_config step = {.model = run->model,
+                         .B = B,
+                         .T = T,
+                         .mask = mask,
+                         .variant = run->mask.text,
+                         .topology = run->topology->text,
+                         .dp = run->topology->dp_cp,
+                         .inputs = run->inputs,
+                         .device = run->device,
+                         .mode = config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY,
+                         .log = run->job->log};
+  return fx_stepper_create(&step, &run->stepper);
+}
+
+static int64_t micro_steps(const fx_run *run) {
+  const fx_config_train *train = &run->config->train;
+  return train->global_batch_size / (train->micro_batch_size * run->topology->dp_size);
+}
+
+static bool evaluates(const fx_run *run) {
+  return run->config->train.eval_interval > 0 && fx_pipeline_valid_tokens(run->pipeline) > 0;
+}
+
+static int needed_phases(const fx_run *run, fx_phase phases[FX_PHASE_COUNT]) {
+  int count = 0;
+  int64_t micros = micro_steps(run);
+  if (micros == 1) {
+    phases[count++] = FX_PHASE_MICRO_ONLY;
+  } else {
+    phases[count++] = FX_PHASE_MICRO_FIRST;
+    if (micros > 2) phases[count++] = FX_PHASE_MICRO_MID;
+    phases[count++] = FX_PHASE_MICRO_LAST;
+  }
+  phases[count++] = FX_PHASE_UPDATE;
+  if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;
+  return count;
+}
+
+typedef struct agree_call {
+  fx_control *control;
+  const char *names[FX_PHASE_COUNT];
+  char *ledgers[FX_PHASE_COUNT];
+  int count;
+} agree_call;
+
+static fx_status run_agree(void *arg, void *stream) {
+  agree_call *call = arg;
+  (void)stream;
+  return fx_agree_plans(call->control, call->names, (const char *const *)call->ledgers, call->count, FX_CONTROL_TIMEOUT_MS);
+}
+
+static fx_status capture(fx_run *run) {
+  fx_phase phases[FX_PHASE_COUNT];
+  agree_call call = {.control = run->job->control, .count = needed_phases(run, phases)};
+  fx_status status = fx_stepper_prepare(run->stepper, phases, call.count);
+  status = fx_run_barrier_status(run, status);
+  if (status != FX_OK) return status;
+  for (int i = 0; i < call.count; i++) {
+    call.names[i] = fx_phase_name(phases[i]);
+    call.ledgers[i] = fx_plan_ledger(fx_stepper_plan(run->stepper, phases[i]));
+    if (!call.ledgers[i]) status = fx_error(FX_ERR_MEMORY, "out of host memory");
+  }
+  if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
+  for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
+  if (status != FX_OK) return status;
+  return fx_run_barrier_status(run, fx_stepper_bind(run->stepper));
+}
+
+static void describe(const fx_run *run) {
+  const fx_config_train *train = &run->config->train;
+  fx_info(run->job->log, "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
+          (long long)fx_model_num_params(run->model), run->topology->text, run->device->threads, run->device->isa,
+          fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
+          (long long)micro_steps(run));
+  fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
+          (long long)fx_pipeline_train_tokens(run->pipeline), (long long)fx_pipeline_samples_per_epoch(run->pipeline),
+          (long long)fx_pipeline_valid_tokens(run->pipeline), run->mask.text);
+}
+
+static fx_status create_data(fx_run *run) {
+  fx_pipeline_options options = {.config = run->config,
+                                 .mask = &run->mask,
+                                 .dp_rank = run->topology->dp_rank,
+                                 .dp_size = run->topology->dp_size,
+                                 .consumed_samples = run->consumed_samples,
+                                 .log = run->job->control->rank == 0 ? run->job->log : NULL};
+  return fx_pipeline_create(&options, &run->pipeline);
+}
+
+static fx_status open_outputs(fx_run *run) {
+  if (run->job->trace_path) FX_TRY(fx_trace_create(1 << 16, &run->trace));
+  if (run->job->control->rank != 0) return FX_OK;
+  return fx_metrics_open(run->config->checkpoint.dir, fx_run_iteration(run), run->job->log, &run->metrics);
+}
+
+static fx_status build(fx_run *run, double *capture_ms) {
+  fx_control *control = run->job->control;
+  fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size), FX_CONTROL_TIMEOUT_MS);
+  if (status != FX_OK) return status;
+  FX_TRY(create_device(run));
+  FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context, &run->topology));
+  FX_TRY(fx_run_barrier_status(run, fx_model_create(run->config, &run->model)));
+  FX_TRY(fx_run_restore(run));
+  FX_TRY(fx_run_barrier_status(run, create_stepper(run)));
+  FX_TRY(fx_run_barrier_status(run, create_data(run)));
+  int64_t begin = fx_now_ns();
+  FX_TRY(capture(run));
+  *capture_ms = (double)(fx_now_ns() - begin) / 1e6;
+  FX_TRY(fx_run_barrier_status(run, open_outputs(run)));
+  if (control->rank == 0) describe(run);
+  return FX_OK;
+}
+
+/* ---- the loop ---- */
+
+static fx_status run_step(fx_run *run, double lr) {
+  int64_t micros = micro_steps(run), valid = 0;
+  for (int64_t m = 0; m < micros; m++) {
+    int slot = (int)(m % SLOTS);
+    FX_TRY(fx_pipeline_next(run->pipeline, run->inputs, slot, &valid));
+    *(float *)fx_inputs_data(run->inputs, slot, "lr") = (float)lr;
+    *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_run_iteration(run);
+    *(int64_t *)fx_inputs_data(run->inputs, slot, "optimizer_step") = run->optimizer_step + 1;
+    fx_phase phase = micros == 1       ? FX_PHASE_MICRO_ONLY
+                     : m == 0          ? FX_PHASE_MICRO_FIRST
+                     : m == micros - 1 ? FX_PHASE_MICRO_LAST
+                                       : FX_PHASE_MICRO_MID;
+    FX_TRY(fx_stepper_run(run->stepper, phase, slot));
+  }
+  FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_UPDATE, (int)((micros - 1) % SLOTS)));
+  run->consumed_samples += run->config->train.global_batch_size;
+  run->last_loss = (double)*fx_stepper_results(run->stepper)->loss;
+  if (isfinite(*fx_stepper_results(run->stepper)->grad_norm)) {
+    run->optimizer_step++;
+    run->bad_in_a_row = 0;
+    return FX_OK;
+  }
+  run->skipped++;
+  if (++run->bad_in_a_row >= BAD_STEPS_LIMIT)
+    return fx_error(FX_ERR_DIVERGED,
+                    "the gradient was not finite in %d steps in a row, up to step %lld: lower optimizer.lr, check the data, or "
+                    "resume from an earlier checkpoint",
+                    BAD_STEPS_LIMIT, (long long)fx_run_iteration(run));
+  return FX_OK;
+}
+
+/* Sum of nll and number of targets over the split; terms are added in rank order. */
+static fx_status evaluate(fx_run *run, double *loss, int64_t *targets) {
+  const fx_step_results *results = fx_stepper_results(run->stepper);
+  int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
+  double mine[2] = {0, 0}, total[2] = {0, 0};
+  for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {
+    int64_t valid = 0;
+    FX_TRY(fx_pipeline_valid_batch(run->pipeline, i, run->inputs, 0, &valid));
+    FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_EVAL, 0));
+    for (int64_t t = 0; t < tokens; t++) mine[0] += (double)results->nll[t];
+    mine[1] += (double)valid;
+  }
+  int size = run->job->control->size;
+  char *all = NULL;
+  int64_t *offsets = NULL;
+  FX_TRY(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets));
+  fx_status status = fx_run_gather(run, mine, sizeof mine, &all, offsets);
+  for (int r = 0; status == FX_OK && r < size; r++) {
+    double theirs[2];
+    memcpy(theirs, all + offsets[r], sizeof theirs);
+    total[0] += theirs[0];
+    total[1] += theirs[1];
+  }
+  free(all);
+  free(offsets);
+  *loss = total[1] > 0 ? total[0] / total[1] : NAN;
+  *targets = (int64_t)total[1];
+  return status;
+}
+
+static fx_status log_step(fx_run *run, double lr, int64_t steps, double seconds) {
+  const fx_config *config = run->config;
+  const fx_step_results *results = fx_stepper_results(run->stepper);
+  double tokens = (double)(steps * config->train.global_batch_size * config->train.seq_length);
+  fx_metrics_row row = {.step = fx_run_iteration(run),
+                        .iters = config->train.iters,
+                        .loss = run->last_loss,
+                        .lr = lr,
+                        .grad_norm = (double)*results->grad_norm,
+                        .tokens_per_s = seconds > 0 ? tokens / seconds : 0,
+                        .step_ms = 1000 * seconds / (double)steps,
+                        .consumed_samples = run->consumed_samples,
+                        .skipped = run->skipped};
+  return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
+}
+
+static void set_trace(fx_run *run, fx_trace *trace) {
+  for (int p = 0; p < FX_PHASE_COUNT; p++)
+    if (fx_stepper_plan(run->stepper, (fx_phase)p)) fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
+}
+
+/* Evaluation, trace and checkpoint after a step. */
+static fx_status after_step(fx_run *run) {
+  const fx_config *config = run->config;
+  int64_t step = fx_run_iteration(run);
+  bool last = step >= config->train.iters;
+  if (evaluates(run) && (last || step % config->train.eval_interval == 0)) {
+    int64_t targets = 0;
+    FX_TRY(evaluate(run, &run->last_valid_loss, &targets));
+    if (run->metrics) FX_TRY(fx_metrics_valid(run->metrics, step, run->last_valid_loss, targets));
+  }
+  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0)) FX_TRY(fx_run_save(run));
+  return FX_OK;
+}
+
+static fx_status save_trace(fx_run *run) {
+  int rank = run->job->control->rank;
+  const char *mark = strstr(run->job->trace_path, "%d");
+  char *path = mark ? fx_strfmt("%.*s%d%s", (int)(mark - run->job->trace_path), run->job->trace_path, rank, mark + 2)
+                    : fx_strfmt("%s", run->job->trace_path);
+  if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory");
+  fx_status status = mark || rank == 0 ? fx_trace_save(run->trace, path, rank) : FX_OK;
+  free(path);
+  set_trace(run, NULL);
+  return status;
+}
+
+static fx_status loop(fx_run *run) {
+  const fx_config_train *train = &run->config->train;
+  double tokens = (double)(train->global_batch_size * train->seq_length), seconds = 0;
+  int64_t steps = 0, done = 0;
+  while (fx_run_iteration(run) < train->iters) {
+    double lr = fx_learning_rate(run->config, fx_run_iteration(run));
+    bool traced = run->trace && done + 1 == run->job->trace_step;
+    if (traced) set_trace(run, run->trace);
+    int64_t begin = fx_now_ns();
+    FX_TRY(run_step(run, lr));
+    double took = (double)(fx_now_ns() - begin) / 1e9;
+    if (traced) FX_TRY(save_trace(run));
+    seconds += took;
+    steps++;
+    if (done++ > 0) {
+      run->tokens += tokens;
+      run->seconds += took;
+    }
+    int64_t step = fx_run_iteration(run);
+    if (step % train->log_interval == 0 || step == train->iters || run->bad_in_a_row > 0) {
+      FX_TRY(log_step(run, lr, steps, seconds));
+      steps = 0;
+      seconds = 0;
+    }
+    FX_TRY(after_step(run));
+  }
+  return FX_OK;
+}
+
+static void destroy(fx_run *run) {
+  fx_metrics_close(run->metrics);
+  fx_pipeline_destroy(run->pipeline);
+  fx_stepper_destroy(run->stepper);
+  fx_trace_destroy(run->trace);
+  fx_inputs_destroy(run->inputs);
+  fx_model_destroy(run->model);
+  fx_topology_destroy(run->topology);
+  fx_device_destroy(run->device);
+}
+
+fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report) {
+  fx_run run = {.config = config, .job = job, .last_valid_loss = NAN};
+  memset(report, 0, sizeof *report);
+  fx_status status = build(&run, &report->capture_ms);
+  report->agreed = true;
+  if (status == FX_OK) {
+    status = loop(&run);
+    report->agreed = status == FX_ERR_DIVERGED;
+  }
+  if (run.stepper) {
+    report->arena_bytes = (int64_t)fx_stepper_arena_bytes(run.stepper);
+    report->arena_bound_bytes = (int64_t)fx_stepper_arena_bound(run.stepper);
+  }
+  report->loss = run.last_loss;
+  report->steps = fx_run_iteration(&run);
+  report->skipped = run.skipped;
+  report->consumed_samples = run.consumed_samples;
+  report->valid_loss = run.last_valid_loss;
+  report->tokens_per_s = run.seconds > 0 ? run.tokens / run.seconds : 0;
+  destroy(&run);
+  return status;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pretraining run from a configuration: topology, model, plans, data, the loop, evaluation, checkpoints. */
+#ifndef FX_CORE_TRAIN_TRAINER_H
+#define FX_CORE_TRAIN_TRAINER_H
+
+#include "core/config/config.h"
+#include "dynamo_rt/comm/control.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What launch hands to a run. */
+typedef struct fx_job {
+  fx_control *control; /* borrowed; its ranks run the same configuration */
+  const fx_log *log;
+  const char *trace_path; /* NULL, or a Chrome trace of one step: "%d" in it becomes the rank */
+  int64_t trace_step;     /* which step, counted from 1 */
+} fx_job;
+
+typedef struct fx_train_report {
+  int64_t steps, skipped, consumed_samples;
+  double loss;        /* of the last step */
+  double valid_loss;  /* of the last evaluation; NaN without one */
+  double tokens_per_s; /* over all steps of this process but the first */
+  double capture_ms;  /* recording, planning and agreement of all plans */
+  int64_t arena_bytes, arena_bound_bytes;
+  bool agreed;         /* a failure is known to every rank: all return it, nobody waits for this one */
+} fx_train_report;
+
+/* Collective over job->control. Trains to train.iters and leaves a checkpoint of the last step. Errors of the
+ * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after ten steps in a row
+ * without a finite gradient, and when ranks recorded different collectives. */
+fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* flexion train CONFIG [key=value...]: one rank of a training job. */
+#include <getopt.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/train/trainer.h"
+#include "launch/commands.h"
+#include "parallel/comm/mpi/mpi_control.h"
+
+static void usage(FILE *stream) {
+  fprintf(stream,
+          "usage: flexion train CONFIG [key=value...] [--json] [--trace FILE [--trace-step N]]\n\n"
+          "Trains the model of CONFIG; `section.key=value` overrides it. Under mpirun each process is one rank:\n"
+          "  launch/run.sh -np 2 train configs/quickstart.yaml data.train=corpus/\n\n"
+          "  --json          one JSON object with the figures of the run on the last line\n"
+          "  --trace FILE    a Chrome/Perfetto trace of one step; %%d in FILE becomes the rank (else rank 0 only)\n"
+          "  --trace-step N  which step of this process (default 5)\n");
+}
+
+typedef struct arguments {
+  const char *config, *trace;
+  const char *const *overrides;
+  int num_overrides, trace_step;
+  bool json;
+} arguments;
+
+/* -1: go on; otherwise the exit code. */
+static int parse(int argc, char **argv, arguments *out) {
+  static const struct option options[] = {{"help", no_argument, NULL, 'h'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"trace", required_argument, NULL, 't'},
+                                          {"trace-step", required_argument, NULL, 's'},
+                                          {NULL, 0, NULL, 0}};
+  *out = (arguments){.trace_step = 5};
+  optind = 0;
+  for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    switch (c) {
+    case 'h': usage(stdout); return 0;
+    case 'j': out->json = true; break;
+    case 't': out->trace = optarg; break;
+    case 's': {
+      char *end = NULL;
+      long step = strtol(optarg, &end, 10);
+      if (*end || step < 1 || step > 1000000000) {
+        fprintf(stderr, "flexion: usage error: --trace-step takes a step number from 1, got \"%s\"\n", optarg);
+        return 2;
+      }
+      out->trace_step = (int)step;
+      break;
+    }
+    default: usage(stderr); return 2;
+    }
+  }
+  if (optind == argc) {
+    usage(stderr);
+    return 2;
+  }
+  out->config = argv[optind];
+  out->overrides = (const char *const *)argv + optind + 1;
+  out->num_overrides = argc - optind - 1;
+  return -1;
+}
+
+static void print_json(const fx_train_report *r) {
+  json_t *row = json_object();
+  json_object_set_new(row, "steps", json_integer(r->steps));
+  json_object_set_new(row, "skipped", json_integer(r->skipped));
+  json_object_set_new(row, "consumed_samples", json_integer(r->consumed_samples));
+  json_object_set_new(row, "loss", isfinite(r->loss) ? json_real(r->loss) : json_null());
+  json_object_set_new(row, "valid_loss", isfinite(r->valid_loss) ? json_real(r->valid_loss) : json_null());
+  json_object_set_new(row, "tokens_per_s", json_real(r->tokens_per_s));
+  json_object_set_new(row, "capture_ms", json_real(r->capture_ms));
+  json_object_set_new(row, "arena_bytes", json_integer(r->arena_bytes));
+  json_object_set_new(row, "arena_bound_bytes", json_integer(r->arena_bound_bytes));
+  char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
+  if (text) printf("%s\n", text);
+  free(text);
+  json_decref(row);
+}
+
+int fx_cmd_train(int argc, char **argv) {
+  arguments args;
+  int code = parse(argc, argv, &args);
+  if (code >= 0) return code;
+  fx_control *control = NULL;
+  fx_config *config = NULL;
+  fx_log log = {.stream = stderr, .level = FX_LOG_INFO, .rank = 0, .size = 1};
+  fx_status status = fx_mpi_bootstrap(&argc, &argv, &control);
+  if (status != FX_OK) {
+    fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
+    return fx_status_exit_code(status);
+  }
+  log.rank = control->rank;
+  log.size = control->size;
+  /* Reading the configuration is agreed: all ranks leave together, one of them speaks. */
+  status = fx_config_load(args.config, args.overrides, args.num_overrides, &config);
+  if (status == FX_OK) status = fx_config_check_train(config);
+  status = fx_control_agree_status(control, status, 60000);
+  bool agreed = status != FX_OK;
+  if (status == FX_OK) {
+    log.level = config->runtime.log_level;
+    fx_job job = {.control = control, .log = &log, .trace_path = args.trace, .trace_step = args.trace_step};
+    fx_train_report report;
+    status = fx_train(config, &job, &report);
+    agreed = report.agreed;
+    if (status == FX_OK && args.json && control->rank == 0) print_json(&report);
+  }
+  int rank = control->rank, exit_code = fx_status_exit_code(status);
+  if (status != FX_OK && (rank == 0 || !agreed))
+    fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
+  fx_config_destroy(config);
+  if (status != FX_OK && !agreed) fx_mpi_abort(exit_code); /* peers may wait in a collective for us */
+  fx_control_destroy(control);
+  fx_mpi_finalize();
+  return exit_code;
+}
