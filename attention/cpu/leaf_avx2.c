@@ -5,7 +5,11 @@
 #include <stddef.h>
 
 #if defined(__x86_64__)
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma")
+#endif
 #include <immintrin.h>
 
 #define LANES 8
@@ -33,6 +37,9 @@ typedef __m256 vmask;
 #define LEAF_NAME "avx2"
 #define LEAF_GET fx_leaf_avx2
 #include "attention/cpu/leaf_body.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #else
 const fx_leaf *fx_leaf_avx2(void) {
   return NULL;

@@ -5,7 +5,12 @@
 #include <stddef.h>
 
 #if defined(__x86_64__)
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"))), \
+                             apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")
+#endif
 #include <immintrin.h>
 
 #define LANES 16
@@ -30,6 +35,9 @@ typedef __mmask16 vmask;
 #define LEAF_NAME "avx512"
 #define LEAF_GET fx_leaf_avx512
 #include "attention/cpu/leaf_body.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
 #else
 const fx_leaf *fx_leaf_avx512(void) {
   return NULL;

@@ -84,11 +84,8 @@ INLINE void panels(int m, int n, int k, const float *a, int64_t a_row, int64_t a
   int j = 0;
   for (; j + 2 * LANES <= n; j += 2 * LANES)
     panel(2, false, m, k, a, a_row, a_step, b + j, b_row, c + j, c_row, add);
-  if (j + LANES <= n) {
-    panel(1, false, m, k, a, a_row, a_step, b + j, b_row, c + j, c_row, add);
-    j += LANES;
-  }
-  if (LANES > 8 && j < n) panel(1, true, m, k, a, a_row, a_step, b + j, b_row, c + j, c_row, add);
+  if (j + LANES <= n) panel(1, false, m, k, a, a_row, a_step, b + j, b_row, c + j, c_row, add);
+  if (n % LANES) panel(1, true, m, k, a, a_row, a_step, b + (n - 8), b_row, c + (n - 8), c_row, add);
 }
 
 /* The two layouts of A are compiled apart: each has constant strides in the inner loop. */

@@ -71,7 +71,7 @@ static inline void case_limits(attention_case *c) {
     CHECK_OK(fx_limits_compute(variant, &in, &c->limits));
     return;
   }
-  uint64_t state = (uint64_t)(s->T_q * 1000 + s->T_kv);
+  uint64_t state = (uint64_t)s->T_q * 1000 + (uint64_t)s->T_kv;
   memset(c->limits.lo, 0, fx_limits_bytes(&c->limits));
   for (int b = 0; b < s->B; b++)
     for (int q = 0; q < s->T_q; q++) {

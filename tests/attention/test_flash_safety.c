@@ -13,6 +13,11 @@ typedef struct results {
   float *out, *lse, *dqkv;
 } results;
 
+/* Bits, not values: -0 differs from 0 and a NaN equals itself. */
+static bool same_bits(const void *a, const void *b, int64_t floats) {
+  return memcmp(a, b, (size_t)floats * sizeof(float)) == 0;
+}
+
 static float *copy_of(const float *data, int64_t count) {
   return memcpy(case_room((size_t)count * sizeof(float)), data, (size_t)count * sizeof(float));
 }
@@ -23,15 +28,14 @@ static void results_free(results *r) {
   free(r->out), free(r->lse), free(r->dqkv);
 }
 static bool results_same(const attention_case *c, const results *r) {
-  return memcmp(r->out, c->out, (size_t)c->o_count * sizeof(float)) == 0 &&
-         memcmp(r->lse, c->lse, (size_t)c->lse_count * sizeof(float)) == 0 &&
-         memcmp(r->dqkv, c->dqkv, (size_t)c->q_count * sizeof(float)) == 0;
+  return same_bits(r->out, c->out, c->o_count) && same_bits(r->lse, c->lse, c->lse_count) &&
+         same_bits(r->dqkv, c->dqkv, c->q_count);
 }
 
 static bool row_same(const float *a, const float *b, const fx_attention_out *view, const float *base,
                      int b_at, int t, int heads, int D) {
   int64_t at = view->data - base + b_at * view->batch + t * view->time;
-  return memcmp(a + at, b + at, (size_t)heads * (size_t)D * sizeof(float)) == 0;
+  return same_bits(a + at, b + at, (int64_t)heads * D);
 }
 
 /* K and V of key x (of sample 0) become `poison`. Every row that does not see x keeps out, lse and dq; every
@@ -54,7 +58,7 @@ static void poison_key(attention_case *c, const results *clean, int x, float poi
                   row_same(c->dqkv, clean->dqkv, &c->dq, c->dqkv, b, q, s->H, s->D);
       for (int h = 0; h < s->H; h++) {
         int64_t lse = (int64_t)(b * s->H + h) * c->limits.Tpad + q;
-        same = same && memcmp(&c->lse[lse], &clean->lse[lse], sizeof(float)) == 0;
+        same = same && same_bits(&c->lse[lse], &clean->lse[lse], 1);
       }
       bool sees = b == 0 && case_sees(c, b, q, x);
       if (sees)
@@ -109,8 +113,8 @@ static void documents_do_not_leak(void) {
     case_run(&c, 2, FX_ISA_AUTO);
     int64_t wrong = 0;
     for (int t = from; t < to; t++)
-      wrong += memcmp(c.out + t * c.o.time, clean.out + t * c.o.time, 4 * 64 * sizeof(float)) != 0 ||
-               memcmp(c.dqkv + t * c.dq.time, clean.dqkv + t * c.dq.time, 8 * 64 * sizeof(float)) != 0;
+      wrong += !same_bits(c.out + t * c.o.time, clean.out + t * c.o.time, 4 * 64) ||
+               !same_bits(c.dqkv + t * c.dq.time, clean.dqkv + t * c.dq.time, 8 * 64);
     CHECK_MSG(wrong == 0, "document %d..%d: %lld positions changed", from, to, (long long)wrong);
     memcpy(c.qkv, saved, (size_t)c.q_count * sizeof(float));
     free(saved);
@@ -288,12 +292,11 @@ static void unseen_chunk(void) {
   later.k.data = later.v.data = nan_keys;
   later.shape.limits = &c.limits, later.shape.kv_base = 150, later.workspace = c.workspace;
   CHECK_OK(fx_attention_cpu_partial(&later));
-  CHECK(memcmp(o, c.out, (size_t)c.o_count * 4) == 0);
-  CHECK(memcmp(m, r.state.m, (size_t)c.lse_count * 4) == 0 &&
-        memcmp(l, r.state.l, (size_t)c.lse_count * 4) == 0);
+  CHECK(same_bits(o, c.out, c.o_count));
+  CHECK(same_bits(m, r.state.m, c.lse_count) && same_bits(l, r.state.l, c.lse_count));
   CHECK_OK(fx_attention_cpu_finalize(&c.shape, &r.state, c.o, c.lse));
-  CHECK(memcmp(c.out, whole.out, (size_t)c.o_count * 4) == 0);
-  CHECK(memcmp(c.lse, whole.lse, (size_t)c.lse_count * 4) == 0);
+  CHECK(same_bits(c.out, whole.out, c.o_count));
+  CHECK(same_bits(c.lse, whole.lse, c.lse_count));
   free(o), free(m), free(l), free(nan_keys), free(r.state.m), free(r.state.l);
   results_free(&whole);
   case_destroy(&c);

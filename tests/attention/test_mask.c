@@ -179,19 +179,23 @@ static void overflow(void) {
       c.limits.hi[b * c.limits.Tpad + q] = lo + 23;
     }
   }
-  fx_runs wide = build(&c, 2, 4, 64, 0, 300), wide_columns = transpose(&wide, 300);
-  CHECK_INT(wide.merged, 0);
-  check_runs(&c, &wide, &wide_columns, true);
-  for (int capacity = 1; capacity <= 5; capacity++) {
-    fx_runs rows = build(&c, 2, 4, capacity, 0, 300), columns = transpose(&rows, capacity);
-    CHECK((rows.merged > 0) == (capacity < 2));
-    CHECK(columns.merged > 0);
-    check_runs(&c, &rows, &columns, false);
-    CHECK(fx_runs_count(&rows).full + fx_runs_count(&rows).partial >=
-          fx_runs_count(&wide).full + fx_runs_count(&wide).partial);
-    free(rows.run), free(columns.run);
+  for (int tile = 1; tile <= 2; tile++) { /* one row a block: partial, full, partial; two: two partial runs */
+    fx_runs wide = build(&c, tile, 4, 64, 0, 300), wide_columns = transpose(&wide, 300);
+    fx_runs_totals all = fx_runs_count(&wide);
+    CHECK_INT(wide.merged, 0);
+    CHECK((all.full > 0) == (tile == 1));
+    check_runs(&c, &wide, &wide_columns, true);
+    for (int capacity = 1; capacity <= 5; capacity++) {
+      fx_runs rows = build(&c, tile, 4, capacity, 0, 300), columns = transpose(&rows, capacity);
+      CHECK((rows.merged > 0) == (capacity < 4 - tile));
+      CHECK(columns.merged > 0);
+      check_runs(&c, &rows, &columns, false);
+      fx_runs_totals totals = fx_runs_count(&rows);
+      CHECK(totals.full + totals.partial >= all.full + all.partial);
+      free(rows.run), free(columns.run);
+    }
+    free(wide.run), free(wide_columns.run);
   }
-  free(wide.run), free(wide_columns.run);
   case_destroy(&c);
 }
 
