@@ -9,7 +9,7 @@
 
 #include "core/train/trainer.h"
 #include "launch/commands.h"
-#include "parallel/comm/mpi/mpi_control.h"
+#include "parallel/comm/mpi/bootstrap.h"
 
 static void usage(FILE *stream) {
   fprintf(stream,

@@ -63,7 +63,7 @@ static fx_status run_save(void *arg, void *stream) {
                          .skipped = run->skipped,
                          .loss_scale = 1.0};
   return fx_ckpt_save(run->job->control, run->config->checkpoint.dir, &state, call->config_text, call->list->region,
-                      call->list->count, run->topology->dp_rank, run->topology->dp_size, (int)run->config->checkpoint.keep,
+                      call->list->count, run->topology->dp_rank, run->topology->dp, (int)run->config->checkpoint.keep,
                       run->job->log, NULL);
 }
 

@@ -16,6 +16,7 @@ typedef struct fx_run {
   const fx_job *job;
   fx_device *device;
   fx_topology *topology;
+  char topology_text[64];
   fx_model *model;
   fx_mask_builder mask;
   fx_inputs *inputs;

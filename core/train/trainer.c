@@ -90,8 +90,8 @@ static fx_status create_stepper(fx_run *run) {
                          .T = T,
                          .mask = mask,
                          .variant = run->mask.text,
-                         .topology = run->topology->text,
-                         .dp = run->topology->dp_cp,
+                         .topology = run->topology_text,
+                         .dp = run->topology->comm.dp_cp,
                          .inputs = run->inputs,
                          .device = run->device,
                          .mode = config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY,
@@ -101,7 +101,7 @@ static fx_status create_stepper(fx_run *run) {
 
 static int64_t micro_steps(const fx_run *run) {
   const fx_config_train *train = &run->config->train;
-  return train->global_batch_size / (train->micro_batch_size * run->topology->dp_size);
+  return train->global_batch_size / (train->micro_batch_size * run->topology->dp);
 }
 
 static bool evaluates(const fx_run *run) {
@@ -156,7 +156,7 @@ static fx_status capture(fx_run *run) {
 static void describe(const fx_run *run) {
   const fx_config_train *train = &run->config->train;
   fx_info(run->job->log, "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
-          (long long)fx_model_num_params(run->model), run->topology->text, run->device->threads, run->device->isa,
+          (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
           fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
           (long long)micro_steps(run));
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
@@ -168,7 +168,7 @@ static fx_status create_data(fx_run *run) {
   fx_pipeline_options options = {.config = run->config,
                                  .mask = &run->mask,
                                  .dp_rank = run->topology->dp_rank,
-                                 .dp_size = run->topology->dp_size,
+                                 .dp_size = run->topology->dp,
                                  .consumed_samples = run->consumed_samples,
                                  .log = run->job->control->rank == 0 ? run->job->log : NULL};
   return fx_pipeline_create(&options, &run->pipeline);
@@ -186,6 +186,8 @@ static fx_status build(fx_run *run, double *capture_ms) {
   if (status != FX_OK) return status;
   FX_TRY(create_device(run));
   FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context, &run->topology));
+  fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
+  fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_run_barrier_status(run, fx_model_create(run->config, &run->model)));
   FX_TRY(fx_run_restore(run));
   FX_TRY(fx_run_barrier_status(run, create_stepper(run)));
