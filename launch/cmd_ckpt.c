@@ -63,7 +63,7 @@ static fx_status print_json(json_t *object) {
   return FX_OK;
 }
 
-static json_t *finite(double value) {
+static json_t *figure(double value) {
   return isfinite(value) ? json_real(value) : json_null();
 }
 
@@ -264,7 +264,7 @@ static json_t *json_comparison(const comparison *c, bool same) {
     if (row->kind == FX_CKPT_DIFF_NONE) continue;
     json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:o, s:o}", "path", row->path, "kind",
                                           kinds[row->kind], "different_elements", (json_int_t)row->different,
-                                          "max_abs", finite(row->max_abs), "max_rel", finite(row->max_rel)));
+                                          "max_abs", figure(row->max_abs), "max_rel", figure(row->max_rel)));
   }
   json_t *keys = json_array();
   for (int64_t i = 0; i < c->n_keys; i++)
@@ -273,8 +273,8 @@ static json_t *json_comparison(const comparison *c, bool same) {
   return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "identical", same, "tensors",
                    (json_int_t)c->n_tensors, "bytes", (json_int_t)c->bytes, "different_tensors",
                    (json_int_t)c->different_tensors, "different_state", (json_int_t)c->different_state,
-                   "different_config", (json_int_t)c->different_keys, "max_abs", finite(c->max_abs),
-                   "max_rel", finite(c->max_rel), "differences", list, "config", keys);
+                   "different_config", (json_int_t)c->different_keys, "max_abs", figure(c->max_abs),
+                   "max_rel", figure(c->max_rel), "differences", list, "config", keys);
 }
 
 static int diff(char **words, bool as_json) {
