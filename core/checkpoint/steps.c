@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The directory of steps: names, the `latest` pointer, publishing, pruning, finding, and what `resume` means.
+ */
+#define _GNU_SOURCE /* renameat2 */
+#include "core/checkpoint/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/base/memory.h"
+
+static fx_status no_memory(void) {
+  return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
+}
+
+void fx_steps_name(int64_t step, char name[FX_CKPT_NAME_BYTES]) {
+  snprintf(name, FX_CKPT_NAME_BYTES, "step_%08" PRId64, step);
+}
+
+/* The number in exactly such a name, -1 for any other. */
+static int64_t step_of_name(const char *name) {
+  char again[FX_CKPT_NAME_BYTES];
+  if (strncmp(name, "step_", 5) != 0 || strlen(name) > 5 + 18) return -1;
+  if (strspn(name + 5, "0123456789") != strlen(name + 5)) return -1;
+  int64_t step = strtoll(name + 5, NULL, 10);
+  fx_steps_name(step, again);
+  return strcmp(name, again) == 0 ? step : -1;
+}
+
+/* dir/step_N<suffix>, malloc'ed */
+static char *step_path(const char *dir, int64_t step, const char *suffix) {
+  char name[FX_CKPT_NAME_BYTES];
+  fx_steps_name(step, name);
+  return fx_strfmt("%s/%s%s", dir, name, suffix);
+}
+
+static bool is_step(const char *path) {
+  char *manifest = fx_strfmt("%s/manifest.json", path);
+  bool held = manifest && fx_files_exist(manifest);
+  free(manifest);
+  return held;
+}
+
+bool fx_steps_is_complete(const char *dir, int64_t step) {
+  char *path = step_path(dir, step, "");
+  bool held = path && is_step(path);
+  free(path);
+  return held;
+}
+
+static int highest_first(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x < y) - (x > y);
+}
+
+fx_status fx_steps_list(const char *dir, int64_t **steps, int64_t *count) {
+  int64_t *found = NULL, room = 0, n = 0;
+  fx_status status = FX_OK;
+  DIR *stream = opendir(dir);
+  if (!stream && errno != ENOENT)
+    return fx_error(FX_ERR_CHECKPOINT, "%s cannot be read: %s", dir, strerror(errno));
+  for (struct dirent *entry; status == FX_OK && stream && (entry = readdir(stream));) {
+    int64_t step = step_of_name(entry->d_name);
+    if (step < 0) continue;
+    status = fx_grow(&found, &room, n + 1, sizeof *found);
+    if (status == FX_OK) found[n++] = step;
+  }
+  if (stream) closedir(stream);
+  if (status != FX_OK) {
+    free(found);
+    return status;
+  }
+  if (n > 0) qsort(found, (size_t)n, sizeof *found, highest_first);
+  *steps = found;
+  *count = n;
+  return FX_OK;
+}
+
+int64_t fx_steps_latest(const char *dir) {
+  char name[FX_CKPT_NAME_BYTES] = "";
+  char *path = fx_strfmt("%s/latest", dir);
+  FILE *file = path ? fopen(path, "r") : NULL;
+  if (file) {
+    size_t got = fread(name, 1, sizeof name - 1, file);
+    name[got] = '\0';
+    name[strcspn(name, "\n")] = '\0';
+    fclose(file);
+  }
+  free(path);
+  return step_of_name(name);
+}
+
+/* ---- publishing ---- */
+
+/* `latest` is written beside its place before the step is renamed, so that after it only renames are left and
+ * a full disk cannot come between the two. */
+static fx_status write_pointer(const char *path, int64_t step) {
+  char name[FX_CKPT_NAME_BYTES], text[FX_CKPT_NAME_BYTES + 1];
+  fx_steps_name(step, name);
+  snprintf(text, sizeof text, "%s\n", name);
+  return fx_files_write(path, text, strlen(text));
+}
+
+static fx_status rename_pointer(const char *from, const char *to) {
+  if (rename(from, to) == 0) return FX_OK;
+  return fx_error(FX_ERR_IO, "%s cannot be replaced: %s", to, strerror(errno));
+}
+
+/* An existing step of the same number changes places with the new one, at once where the file system can. */
+static fx_status rename_step(const char *from, const char *to) {
+  if (fx_files_exist(to)) {
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
+      fx_files_remove_tree(from); /* now the old one; what stays of it is ignored as any .tmp */
+      return FX_OK;
+    }
+    if (!fx_files_remove_tree(to)) return fx_error(FX_ERR_IO, "%s cannot be replaced", to);
+  }
+  if (rename(from, to) == 0) return FX_OK;
+  return fx_error(FX_ERR_IO, "%s cannot be renamed to %s: %s", from, to, strerror(errno));
+}
+
+fx_status fx_steps_publish(const char *dir, int64_t step) {
+  char *from = step_path(dir, step, ".tmp"), *to = step_path(dir, step, "");
+  char *fresh = fx_strfmt("%s/latest.tmp", dir), *latest = fx_strfmt("%s/latest", dir);
+  fx_status status = from && to && fresh && latest ? FX_OK : no_memory();
+  if (status == FX_OK) status = write_pointer(fresh, step);
+  if (status == FX_OK) status = fx_files_sync_dir(from);
+  if (status == FX_OK) status = rename_step(from, to);
+  if (status == FX_OK) status = rename_pointer(fresh, latest);
+  if (status == FX_OK) status = fx_files_sync_dir(dir);
+  if (status != FX_OK && fresh) fx_files_remove_tree(fresh);
+  free(from);
+  free(to);
+  free(fresh);
+  free(latest);
+  return status;
+}
+
+/* First renamed, so that a crash half-way leaves no step that looks complete. */
+static bool remove_step(const char *dir, int64_t step) {
+  char *from = step_path(dir, step, ""), *to = step_path(dir, step, ".tmp");
+  bool gone = from && to && fx_files_remove_tree(to) && rename(from, to) == 0 && fx_files_remove_tree(to);
+  free(from);
+  free(to);
+  return gone;
+}
+
+void fx_steps_prune(const char *dir, int64_t step, int keep, const fx_log *log) {
+  int64_t *steps = NULL, count = 0, kept = 0;
+  if (keep <= 0 || fx_steps_list(dir, &steps, &count) != FX_OK) return;
+  for (int64_t i = 0; i < count; i++) {
+    if (steps[i] > step || !fx_steps_is_complete(dir, steps[i])) continue;
+    if (kept++ < keep) continue;
+    if (!remove_step(dir, steps[i]))
+      fx_warn(log, "%s/step_%08" PRId64 " is older than the %d to keep and cannot be deleted", dir, steps[i],
+              keep);
+  }
+  free(steps);
+}
+
+/* ---- finding ---- */
+
+fx_status fx_ckpt_find(const char *dir_or_step, char **out) {
+  int64_t *steps = NULL, count = 0, best = -1;
+  char *path = NULL;
+  if (is_step(dir_or_step)) {
+    path = fx_strdup(dir_or_step);
+  } else {
+    FX_TRY(fx_steps_list(dir_or_step, &steps, &count));
+    int64_t latest = fx_steps_latest(dir_or_step);
+    if (latest >= 0 && fx_steps_is_complete(dir_or_step, latest)) best = latest;
+    for (int64_t i = 0; i < count && best < 0; i++)
+      if (fx_steps_is_complete(dir_or_step, steps[i])) best = steps[i];
+    free(steps);
+    if (best < 0) {
+      *out = NULL;
+      return FX_OK;
+    }
+    path = step_path(dir_or_step, best, "");
+  }
+  if (!path) return no_memory();
+  *out = path;
+  return FX_OK;
+}
+
+static fx_status open_checked(const char *path, fx_ckpt **out) {
+  fx_ckpt *ckpt = NULL;
+  FX_TRY(fx_ckpt_open(path, &ckpt));
+  fx_status status = fx_ckpt_check(ckpt, NULL);
+  if (status != FX_OK) {
+    fx_ckpt_close(ckpt);
+    return status;
+  }
+  *out = ckpt;
+  return FX_OK;
+}
+
+static void reject(const char *dir, int64_t step, const fx_log *log) {
+  char *from = step_path(dir, step, ""), *to = step_path(dir, step, ".bad");
+  fx_warn(log, "%s; trying the step before, and renaming this one to %s", fx_error_text(), to ? to : ".bad");
+  if (from && to && fx_files_exist(to)) fx_files_remove_tree(to);
+  if (!from || !to || rename(from, to) != 0) fx_warn(log, "that renaming failed: %s", strerror(errno));
+  free(from);
+  free(to);
+}
+
+/* Whether an earlier resume has put steps aside: then a fresh start would bury them. */
+static bool has_rejected(const char *dir) {
+  bool found = false;
+  DIR *stream = opendir(dir);
+  for (struct dirent *entry; stream && !found && (entry = readdir(stream));) {
+    char name[FX_CKPT_NAME_BYTES];
+    size_t length = strlen(entry->d_name);
+    if (length < 4 || length >= sizeof name || strcmp(entry->d_name + length - 4, ".bad") != 0) continue;
+    snprintf(name, sizeof name, "%.*s", (int)length - 4, entry->d_name);
+    found = step_of_name(name) >= 0;
+  }
+  if (stream) closedir(stream);
+  return found;
+}
+
+/* From the step that `latest` names downwards; newer ones, which it disowns, come last. */
+static fx_status resume_auto(const char *dir, const fx_log *log, fx_ckpt **out) {
+  int64_t *steps = NULL, count = 0, first = 0;
+  fx_ckpt *good = NULL;
+  fx_status status = FX_OK;
+  FX_TRY(fx_steps_list(dir, &steps, &count));
+  int64_t latest = fx_steps_latest(dir);
+  for (int64_t i = 0; i < count; i++)
+    if (steps[i] == latest && fx_steps_is_complete(dir, latest)) first = i;
+  for (int64_t i = 0; i < count && !good && status == FX_OK; i++) {
+    int64_t step = steps[(first + i) % count];
+    char *path = step_path(dir, step, "");
+    if (!path) status = no_memory();
+    if (status == FX_OK) status = open_checked(path, &good);
+    free(path);
+    if (status != FX_ERR_CHECKPOINT) continue; /* found, or a failure that says nothing about the step */
+    reject(dir, step, log);
+    status = FX_OK;
+  }
+  free(steps);
+  if (status != FX_OK) return status;
+  if (!good && has_rejected(dir))
+    return fx_error(
+        FX_ERR_CHECKPOINT,
+        "%s: none of its steps is good (they are kept as step_N.bad); set checkpoint.resume: none, "
+        "or delete them, to start afresh",
+        dir);
+  if (!good && count > 0)
+    return fx_error(FX_ERR_CHECKPOINT, "%s: none of its steps is good, and they cannot be put aside", dir);
+  *out = good;
+  return FX_OK;
+}
+
+fx_status fx_ckpt_resume(const char *dir, const char *mode, const fx_log *log, fx_ckpt **out) {
+  if (strcmp(mode, "none") == 0) {
+    *out = NULL;
+    return FX_OK;
+  }
+  if (strcmp(mode, "auto") == 0) return resume_auto(dir, log, out);
+  char *path = NULL;
+  FX_TRY(fx_ckpt_find(mode, &path));
+  if (!path)
+    return fx_error(FX_ERR_CHECKPOINT,
+                    "checkpoint.resume: there is no complete step at %s; expected a step_N directory, or one "
+                    "that holds some",
+                    mode);
+  fx_status status = open_checked(path, out);
+  free(path);
+  return status;
+}
