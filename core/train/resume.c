@@ -18,7 +18,7 @@ static void regions_fini(region_list *list) {
   free(list->path);
 }
 
-static fx_status make_regions(const fx_run *run, region_list *list) {
+static fx_status make_regions(const fx_trainer *run, region_list *list) {
   const fx_params *params = &run->model->params;
   const struct {
     const char *prefix;
@@ -48,16 +48,16 @@ static fx_status make_regions(const fx_run *run, region_list *list) {
 /* ---- save ---- */
 
 typedef struct save_call {
-  fx_run *run;
+  fx_trainer *run;
   const region_list *list;
   const char *config_text;
 } save_call;
 
 static fx_status run_save(void *arg, void *stream) {
   save_call *call = arg;
-  fx_run *run = call->run;
+  fx_trainer *run = call->run;
   (void)stream;
-  fx_ckpt_state state = {.step = fx_run_iteration(run),
+  fx_ckpt_state state = {.step = fx_trainer_iteration(run),
                          .consumed_samples = run->consumed_samples,
                          .optimizer_step = run->optimizer_step,
                          .skipped = run->skipped,
@@ -67,7 +67,7 @@ static fx_status run_save(void *arg, void *stream) {
                       run->job->log, NULL);
 }
 
-fx_status fx_run_save(fx_run *run) {
+fx_status fx_trainer_save(fx_trainer *run) {
   region_list list = {0};
   int64_t begin = fx_now_ns();
   char *config_text = fx_config_print(run->config);
@@ -76,8 +76,8 @@ fx_status fx_run_save(fx_run *run) {
   save_call call = {run, &list, config_text};
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_save, &call);
   if (status == FX_OK && run->job->control->rank == 0)
-    fx_info(run->job->log, "step %lld | checkpoint %s/step_%08lld in %.2f s", (long long)fx_run_iteration(run),
-            run->config->checkpoint.dir, (long long)fx_run_iteration(run), (double)(fx_now_ns() - begin) / 1e9);
+    fx_info(run->job->log, "step %lld | checkpoint %s/step_%08lld in %.2f s", (long long)fx_trainer_iteration(run),
+            run->config->checkpoint.dir, (long long)fx_trainer_iteration(run), (double)(fx_now_ns() - begin) / 1e9);
   regions_fini(&list);
   free(config_text);
   return status;
@@ -86,24 +86,24 @@ fx_status fx_run_save(fx_run *run) {
 /* ---- restore ---- */
 
 /* Rank 0 decides which step; everybody learns its path ("" for a fresh start). */
-static fx_status choose(fx_run *run, char **path) {
+static fx_status choose(fx_trainer *run, char **path) {
   fx_control *control = run->job->control;
   const fx_config_checkpoint *c = &run->config->checkpoint;
   fx_ckpt *ckpt = NULL;
   char *all = NULL;
   int64_t *offsets = NULL;
   fx_status status = control->rank == 0 ? fx_ckpt_resume(c->dir, c->resume, run->job->log, &ckpt) : FX_OK;
-  FX_TRY(fx_run_barrier_status(run, status));
+  FX_TRY(fx_trainer_barrier_status(run, status));
   FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
   const char *mine = ckpt ? fx_ckpt_path(ckpt) : "";
-  status = fx_run_gather(run, mine, control->rank == 0 ? (int64_t)strlen(mine) : 0, &all, offsets);
+  status = fx_trainer_gather(run, mine, control->rank == 0 ? (int64_t)strlen(mine) : 0, &all, offsets);
   fx_ckpt_close(ckpt);
   free(offsets);
   *path = all; /* only rank 0 sent bytes: all of it is the path */
   return status;
 }
 
-static fx_status load(fx_run *run, const char *path) {
+static fx_status load(fx_trainer *run, const char *path) {
   fx_ckpt *ckpt = NULL;
   region_list list = {0};
   fx_status status = FX_OK;
@@ -120,18 +120,18 @@ close_ckpt:
   return status;
 }
 
-fx_status fx_run_restore(fx_run *run) {
+fx_status fx_trainer_restore(fx_trainer *run) {
   char *path = NULL;
   FX_TRY(choose(run, &path));
   fx_status status = FX_OK;
   if (path[0]) {
     status = load(run, path);
     if (status == FX_OK && run->job->control->rank == 0)
-      fx_info(run->job->log, "resuming from %s: step %lld, %lld samples", path, (long long)fx_run_iteration(run),
+      fx_info(run->job->log, "resuming from %s: step %lld, %lld samples", path, (long long)fx_trainer_iteration(run),
               (long long)run->consumed_samples);
   } else {
     fx_params_initialize(&run->model->params, (uint64_t)run->config->train.seed);
   }
   free(path);
-  return fx_run_barrier_status(run, status);
+  return fx_trainer_barrier_status(run, status);
 }

@@ -11,7 +11,7 @@
 
 enum { FX_CONTROL_TIMEOUT_MS = 120000 }; /* a rank that says nothing for this long is taken for dead */
 
-typedef struct fx_run {
+typedef struct fx_trainer {
   const fx_config *config;
   const fx_job *job;
   fx_device *device;
@@ -27,17 +27,17 @@ typedef struct fx_run {
   int64_t consumed_samples, optimizer_step, skipped; /* with the weights: the state of training */
   int64_t bad_in_a_row;
   double tokens, seconds, last_loss, last_valid_loss;
-} fx_run;
+} fx_trainer;
 
-static inline int64_t fx_run_iteration(const fx_run *run) { return run->optimizer_step + run->skipped; }
+static inline int64_t fx_trainer_iteration(const fx_trainer *run) { return run->optimizer_step + run->skipped; }
 
 /* Control-channel calls are MPI calls: they go through the service thread, as every one does. */
-fx_status fx_run_barrier_status(fx_run *run, fx_status mine);
-fx_status fx_run_gather(fx_run *run, const void *mine, int64_t bytes, char **all, int64_t *offsets);
+fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine);
+fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets);
 
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
-fx_status fx_run_restore(fx_run *run);
+fx_status fx_trainer_restore(fx_trainer *run);
 /* resume.c: writes a step. Collective. */
-fx_status fx_run_save(fx_run *run);
+fx_status fx_trainer_save(fx_trainer *run);
 
 #endif

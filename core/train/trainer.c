@@ -34,7 +34,7 @@ static fx_status run_gather(void *arg, void *stream) {
   return fx_control_all_gather(call->control, call->mine, call->bytes, call->all, call->offsets, FX_CONTROL_TIMEOUT_MS);
 }
 
-fx_status fx_run_gather(fx_run *run, const void *mine, int64_t bytes, char **all, int64_t *offsets) {
+fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets) {
   gather_call call = {run->job->control, mine, bytes, all, offsets};
   return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_gather, &call);
 }
@@ -52,7 +52,7 @@ static fx_status run_status(void *arg, void *stream) {
   return fx_control_agree_status(call->control, call->mine, FX_CONTROL_TIMEOUT_MS);
 }
 
-fx_status fx_run_barrier_status(fx_run *run, fx_status mine) {
+fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
   status_call call = {.control = run->job->control, .mine = mine};
   if (mine != FX_OK) strncpy(call.text, fx_error_text(), sizeof call.text - 1);
   return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_status, &call);
@@ -60,7 +60,7 @@ fx_status fx_run_barrier_status(fx_run *run, fx_status mine) {
 
 /* ---- set-up ---- */
 
-static fx_status create_device(fx_run *run) {
+static fx_status create_device(fx_trainer *run) {
   fx_control *control = run->job->control;
   int threads = (int)run->config->runtime.threads;
   fx_affinity mine = fx_affinity_get();
@@ -76,7 +76,7 @@ static fx_status create_device(fx_run *run) {
   return fx_device_create_cpu(threads == FX_CONFIG_AUTO ? automatic : threads, "auto", &run->device);
 }
 
-static fx_status create_stepper(fx_run *run) {
+static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
   FX_TRY(fx_mask_builder_init(&run->mask, config, run->device->backend, B, T));
@@ -99,16 +99,16 @@ static fx_status create_stepper(fx_run *run) {
   return fx_stepper_create(&step, &run->stepper);
 }
 
-static int64_t micro_steps(const fx_run *run) {
+static int64_t micro_steps(const fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   return train->global_batch_size / (train->micro_batch_size * run->topology->dp);
 }
 
-static bool evaluates(const fx_run *run) {
+static bool evaluates(const fx_trainer *run) {
   return run->config->train.eval_interval > 0 && fx_pipeline_valid_tokens(run->pipeline) > 0;
 }
 
-static int needed_phases(const fx_run *run, fx_phase phases[FX_PHASE_COUNT]) {
+static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT]) {
   int count = 0;
   int64_t micros = micro_steps(run);
   if (micros == 1) {
@@ -136,11 +136,11 @@ static fx_status run_agree(void *arg, void *stream) {
   return fx_agree_plans(call->control, call->names, (const char *const *)call->ledgers, call->count, FX_CONTROL_TIMEOUT_MS);
 }
 
-static fx_status capture(fx_run *run) {
+static fx_status capture(fx_trainer *run) {
   fx_phase phases[FX_PHASE_COUNT];
   agree_call call = {.control = run->job->control, .count = needed_phases(run, phases)};
   fx_status status = fx_stepper_prepare(run->stepper, phases, call.count);
-  status = fx_run_barrier_status(run, status);
+  status = fx_trainer_barrier_status(run, status);
   if (status != FX_OK) return status;
   for (int i = 0; i < call.count; i++) {
     call.names[i] = fx_phase_name(phases[i]);
@@ -150,10 +150,10 @@ static fx_status capture(fx_run *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
-  return fx_run_barrier_status(run, fx_stepper_bind(run->stepper));
+  return fx_trainer_barrier_status(run, fx_stepper_bind(run->stepper));
 }
 
-static void describe(const fx_run *run) {
+static void describe(const fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   fx_info(run->job->log, "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
           (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
@@ -164,7 +164,7 @@ static void describe(const fx_run *run) {
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->mask.text);
 }
 
-static fx_status create_data(fx_run *run) {
+static fx_status create_data(fx_trainer *run) {
   fx_pipeline_options options = {.config = run->config,
                                  .mask = &run->mask,
                                  .dp_rank = run->topology->dp_rank,
@@ -174,13 +174,13 @@ static fx_status create_data(fx_run *run) {
   return fx_pipeline_create(&options, &run->pipeline);
 }
 
-static fx_status open_outputs(fx_run *run) {
+static fx_status open_outputs(fx_trainer *run) {
   if (run->job->trace_path) FX_TRY(fx_trace_create(1 << 16, &run->trace));
   if (run->job->control->rank != 0) return FX_OK;
-  return fx_metrics_open(run->config->checkpoint.dir, fx_run_iteration(run), run->job->log, &run->metrics);
+  return fx_metrics_open(run->config->checkpoint.dir, fx_trainer_iteration(run), run->job->log, &run->metrics);
 }
 
-static fx_status build(fx_run *run, double *capture_ms) {
+static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_control *control = run->job->control;
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size), FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
@@ -188,27 +188,27 @@ static fx_status build(fx_run *run, double *capture_ms) {
   FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context, &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_run_barrier_status(run, fx_model_create(run->config, &run->model)));
-  FX_TRY(fx_run_restore(run));
-  FX_TRY(fx_run_barrier_status(run, create_stepper(run)));
-  FX_TRY(fx_run_barrier_status(run, create_data(run)));
+  FX_TRY(fx_trainer_barrier_status(run, fx_model_create(run->config, &run->model)));
+  FX_TRY(fx_trainer_restore(run));
+  FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
+  FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
   int64_t begin = fx_now_ns();
   FX_TRY(capture(run));
   *capture_ms = (double)(fx_now_ns() - begin) / 1e6;
-  FX_TRY(fx_run_barrier_status(run, open_outputs(run)));
+  FX_TRY(fx_trainer_barrier_status(run, open_outputs(run)));
   if (control->rank == 0) describe(run);
   return FX_OK;
 }
 
 /* ---- the loop ---- */
 
-static fx_status run_step(fx_run *run, double lr) {
+static fx_status run_step(fx_trainer *run, double lr) {
   int64_t micros = micro_steps(run), valid = 0;
   for (int64_t m = 0; m < micros; m++) {
     int slot = (int)(m % SLOTS);
     FX_TRY(fx_pipeline_next(run->pipeline, run->inputs, slot, &valid));
     *(float *)fx_inputs_data(run->inputs, slot, "lr") = (float)lr;
-    *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_run_iteration(run);
+    *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_trainer_iteration(run);
     *(int64_t *)fx_inputs_data(run->inputs, slot, "optimizer_step") = run->optimizer_step + 1;
     fx_phase phase = micros == 1       ? FX_PHASE_MICRO_ONLY
                      : m == 0          ? FX_PHASE_MICRO_FIRST
@@ -229,12 +229,12 @@ static fx_status run_step(fx_run *run, double lr) {
     return fx_error(FX_ERR_DIVERGED,
                     "the gradient was not finite in %d steps in a row, up to step %lld: lower optimizer.lr, check the data, or "
                     "resume from an earlier checkpoint",
-                    BAD_STEPS_LIMIT, (long long)fx_run_iteration(run));
+                    BAD_STEPS_LIMIT, (long long)fx_trainer_iteration(run));
   return FX_OK;
 }
 
 /* Sum of nll and number of targets over the split; terms are added in rank order. */
-static fx_status evaluate(fx_run *run, double *loss, int64_t *targets) {
+static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
   int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
   double mine[2] = {0, 0}, total[2] = {0, 0};
@@ -249,7 +249,7 @@ static fx_status evaluate(fx_run *run, double *loss, int64_t *targets) {
   char *all = NULL;
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets));
-  fx_status status = fx_run_gather(run, mine, sizeof mine, &all, offsets);
+  fx_status status = fx_trainer_gather(run, mine, sizeof mine, &all, offsets);
   for (int r = 0; status == FX_OK && r < size; r++) {
     double theirs[2];
     memcpy(theirs, all + offsets[r], sizeof theirs);
@@ -263,11 +263,11 @@ static fx_status evaluate(fx_run *run, double *loss, int64_t *targets) {
   return status;
 }
 
-static fx_status log_step(fx_run *run, double lr, int64_t steps, double seconds) {
+static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seconds) {
   const fx_config *config = run->config;
   const fx_step_results *results = fx_stepper_results(run->stepper);
   double tokens = (double)(steps * config->train.global_batch_size * config->train.seq_length);
-  fx_metrics_row row = {.step = fx_run_iteration(run),
+  fx_metrics_row row = {.step = fx_trainer_iteration(run),
                         .iters = config->train.iters,
                         .loss = run->last_loss,
                         .lr = lr,
@@ -279,26 +279,26 @@ static fx_status log_step(fx_run *run, double lr, int64_t steps, double seconds)
   return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
 }
 
-static void set_trace(fx_run *run, fx_trace *trace) {
+static void set_trace(fx_trainer *run, fx_trace *trace) {
   for (int p = 0; p < FX_PHASE_COUNT; p++)
     if (fx_stepper_plan(run->stepper, (fx_phase)p)) fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
 }
 
 /* Evaluation, trace and checkpoint after a step. */
-static fx_status after_step(fx_run *run) {
+static fx_status after_step(fx_trainer *run) {
   const fx_config *config = run->config;
-  int64_t step = fx_run_iteration(run);
+  int64_t step = fx_trainer_iteration(run);
   bool last = step >= config->train.iters;
   if (evaluates(run) && (last || step % config->train.eval_interval == 0)) {
     int64_t targets = 0;
     FX_TRY(evaluate(run, &run->last_valid_loss, &targets));
     if (run->metrics) FX_TRY(fx_metrics_valid(run->metrics, step, run->last_valid_loss, targets));
   }
-  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0)) FX_TRY(fx_run_save(run));
+  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0)) FX_TRY(fx_trainer_save(run));
   return FX_OK;
 }
 
-static fx_status save_trace(fx_run *run) {
+static fx_status save_trace(fx_trainer *run) {
   int rank = run->job->control->rank;
   const char *mark = strstr(run->job->trace_path, "%d");
   char *path = mark ? fx_strfmt("%.*s%d%s", (int)(mark - run->job->trace_path), run->job->trace_path, rank, mark + 2)
@@ -310,12 +310,12 @@ static fx_status save_trace(fx_run *run) {
   return status;
 }
 
-static fx_status loop(fx_run *run) {
+static fx_status loop(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   double tokens = (double)(train->global_batch_size * train->seq_length), seconds = 0;
   int64_t steps = 0, done = 0;
-  while (fx_run_iteration(run) < train->iters) {
-    double lr = fx_learning_rate(run->config, fx_run_iteration(run));
+  while (fx_trainer_iteration(run) < train->iters) {
+    double lr = fx_learning_rate(run->config, fx_trainer_iteration(run));
     bool traced = run->trace && done + 1 == run->job->trace_step;
     if (traced) set_trace(run, run->trace);
     int64_t begin = fx_now_ns();
@@ -328,7 +328,7 @@ static fx_status loop(fx_run *run) {
       run->tokens += tokens;
       run->seconds += took;
     }
-    int64_t step = fx_run_iteration(run);
+    int64_t step = fx_trainer_iteration(run);
     if (step % train->log_interval == 0 || step == train->iters || run->bad_in_a_row > 0) {
       FX_TRY(log_step(run, lr, steps, seconds));
       steps = 0;
@@ -339,7 +339,7 @@ static fx_status loop(fx_run *run) {
   return FX_OK;
 }
 
-static void destroy(fx_run *run) {
+static void destroy(fx_trainer *run) {
   fx_metrics_close(run->metrics);
   fx_pipeline_destroy(run->pipeline);
   fx_stepper_destroy(run->stepper);
@@ -351,7 +351,7 @@ static void destroy(fx_run *run) {
 }
 
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report) {
-  fx_run run = {.config = config, .job = job, .last_valid_loss = NAN};
+  fx_trainer run = {.config = config, .job = job, .last_valid_loss = NAN};
   memset(report, 0, sizeof *report);
   fx_status status = build(&run, &report->capture_ms);
   report->agreed = true;
@@ -364,7 +364,7 @@ fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *
     report->arena_bound_bytes = (int64_t)fx_stepper_arena_bound(run.stepper);
   }
   report->loss = run.last_loss;
-  report->steps = fx_run_iteration(&run);
+  report->steps = fx_trainer_iteration(&run);
   report->skipped = run.skipped;
   report->consumed_samples = run.consumed_samples;
   report->valid_loss = run.last_valid_loss;

@@ -12,7 +12,7 @@
 struct fx_trace {
   int64_t capacity;
   atomic_int_fast64_t next;
-  fx_span *spans;
+  fx_trace_span *spans;
 };
 
 int64_t fx_now_ns(void) {
@@ -40,7 +40,7 @@ void fx_trace_destroy(fx_trace *trace) {
   free(trace);
 }
 
-void fx_trace_add(fx_trace *trace, fx_span span) {
+void fx_trace_add(fx_trace *trace, fx_trace_span span) {
   int64_t index = atomic_fetch_add(&trace->next, 1);
   if (index < trace->capacity) trace->spans[index] = span;
 }
@@ -49,7 +49,7 @@ int64_t fx_trace_count(const fx_trace *trace) {
   return fx_min_i64(atomic_load(&trace->next), trace->capacity);
 }
 
-const fx_span *fx_trace_spans(const fx_trace *trace) { return trace->spans; }
+const fx_trace_span *fx_trace_spans(const fx_trace *trace) { return trace->spans; }
 
 int64_t fx_trace_overlap(const fx_trace *trace, fx_lane a, fx_lane b) {
   int64_t count = fx_trace_count(trace), total = 0;
@@ -71,7 +71,7 @@ fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank) {
     fprintf(file, "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}},\n", rank,
             l, fx_lane_name((fx_lane)l));
   for (int64_t i = 0; i < fx_trace_count(trace); i++) {
-    const fx_span *s = &trace->spans[i];
+    const fx_trace_span *s = &trace->spans[i];
     fprintf(file,
             "{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"layer\": "
             "%d}},\n",

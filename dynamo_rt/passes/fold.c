@@ -29,6 +29,15 @@ static bool touched_between(const fx_graph *graph, int64_t begin, int64_t end, f
   return false;
 }
 
+static bool read_between(const fx_graph *graph, int64_t begin, int64_t end, fx_range range) {
+  for (int64_t n = begin; n < end; n++) {
+    const fx_node *node = &graph->nodes[n];
+    for (int i = 0; fx_node_runs(node) && i < node->op->max_in; i++)
+      if (node->in[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->in[i]), range)) return true;
+  }
+  return false;
+}
+
 /* First running node that writes value's storage, or num_nodes. */
 static int64_t first_write(const fx_graph *graph, fx_value value) {
   int32_t storage = graph->values[value].storage;
@@ -72,6 +81,8 @@ static bool fold_into_persistent(fx_graph *graph, int64_t n, bool add) {
   int64_t writer = first_write(graph, src);
   if (writer >= n || touched_between(graph, writer, n, fx_value_range(graph, dst))) return false;
   if (touched_between(graph, n + 1, graph->num_nodes, fx_value_range(graph, src))) return false;
+  /* Once src is summed onto dst, whoever reads it in between would see the sum. */
+  if (add && read_between(graph, writer + 1, n, fx_value_range(graph, src))) return false;
   if (add && !make_accumulate(graph, src, writer)) return false;
   node->dead = true;
   fx_graph_merge_storage(graph, graph->values[src].storage, graph->values[dst].storage, graph->values[dst].offset);
