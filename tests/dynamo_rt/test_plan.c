@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Graph, passes, arena and verifier. */
+#include <math.h>
+#include <stdio.h>
+
+#include "dynamo_rt/base/philox.h"
+#include "dynamo_rt/graph/autograd.h"
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/embedding.h"
+#include "dynamo_rt/ops/input.h"
+#include "dynamo_rt/ops/linear.h"
+#include "dynamo_rt/passes/passes.h"
+#include "tests/dynamo_rt/plan_fixture.h"
+
+static fx_value persistent(fx_graph *g, float *data, int64_t rows, int64_t cols) {
+  return fx_graph_persistent(FX_AT(g), "p", data, fx_type_2d(FX_F32, rows, cols));
+}
+
+static int live_nodes(const fx_graph *g) {
+  int count = 0;
+  for (int64_t n = 0; n < g->num_nodes; n++) count += !g->nodes[n].dead;
+  return count;
+}
+
+static void errors_are_sticky_and_named(void) {
+  float a[6] = {0}, b[4] = {0};
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value x = persistent(g, a, 2, 3), y = persistent(g, b, 2, 2);
+  fx_value sum = fx_add(FX_AT(g), x, y);
+  CHECK_INT(sum, FX_NONE);
+  CHECK_INT(fx_add(FX_AT(g), sum, x), FX_NONE);
+  CHECK_STATUS(fx_graph_status(g), FX_ERR_SHAPE);
+  CHECK_HAS(fx_error_text(), "add: float32[2, 3] does not match float32[2, 2]");
+  CHECK_HAS(fx_error_text(), "test_plan.c:");
+  fx_graph_destroy(g);
+}
+
+static void overlapping_buffers_are_refused(void) {
+  float a[8] = {0};
+  fx_graph *g = fx_graph_create(NULL);
+  persistent(g, a, 1, 4);
+  CHECK_INT(persistent(g, a + 2, 1, 4), FX_NONE);
+  CHECK_HAS(fx_error_text(), "overlaps");
+  fx_graph_destroy(g);
+}
+
+static void cse_and_dce(void) {
+  float a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8}, out[4] = {0};
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value x = persistent(g, a, 2, 2), y = persistent(g, b, 2, 2);
+  fx_value s1 = fx_add(FX_AT(g), x, y), s2 = fx_add(FX_AT(g), x, y); /* the same twice */
+  fx_add(FX_AT(g), s1, x);                                           /* nobody reads it */
+  fx_store(FX_AT(g), persistent(g, out, 2, 2), fx_add(FX_AT(g), s1, s2));
+  CHECK_INT(fx_pass_cse(g), 1);
+  CHECK_INT(fx_pass_dce(g), 1);
+  CHECK_INT(live_nodes(g), 3);
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int i = 0; i < 4; i++) CHECK(out[i] == 2 * (a[i] + b[i]));
+  free(arena);
+  fx_device_destroy(device);
+}
+
+/* Reads around a mutation must not be merged: the second sum sees the new value. */
+static void cse_respects_mutation(void) {
+  float a[2] = {1, 1}, b[2] = {10, 10}, first[2], second[2];
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value x = persistent(g, a, 1, 2), y = persistent(g, b, 1, 2);
+  fx_store(FX_AT(g), persistent(g, first, 1, 2), fx_add(FX_AT(g), x, y));
+  fx_accumulate(FX_AT(g), x, y);
+  fx_store(FX_AT(g), persistent(g, second, 1, 2), fx_add(FX_AT(g), x, y));
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  CHECK(first[0] == 11 && second[0] == 21 && a[0] == 11);
+  free(arena);
+  fx_device_destroy(device);
+}
+
+/* The gradient of a layer goes straight into its buffer: no store or accumulate node is left. */
+static void folding_writes_in_place(void) {
+  enum { R = 3, N = 4 };
+  float x[R * N], w[N * N], grad[N * N], want[N * N];
+  fx_device *device = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, R * N, 1, 1);
+  fx_fill_normal(w, N * N, 2, 1);
+  for (int add = 0; add < 2; add++) {
+    fx_fill_normal(grad, N * N, 3, 1);
+    fx_graph *g = fx_graph_create(NULL);
+    fx_value weight = persistent(g, w, N, N), grads[1];
+    fx_value y = fx_linear(FX_AT(g), persistent(g, x, R, N), weight, FX_NONE, (fx_linear_attr){0, 0});
+    y = fx_linear(FX_AT(g), y, weight, FX_NONE, (fx_linear_attr){0, 0}); /* the weight is used twice: its gradient is a sum */
+    fx_value ones = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * N), 1);
+    fx_value loss = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), y, 2, (int64_t[]){1, R * N}), ones, FX_NONE, (fx_linear_attr){0, 0});
+    CHECK_OK(fx_autograd(g, loss, &weight, 1, grads));
+    (add ? fx_accumulate : fx_store)(FX_AT(g), persistent(g, grad, N, N), grads[0]);
+    for (int i = 0; i < N * N; i++) { /* d/dW sum(x W^T W^T): by differences in double */
+      double h = 1e-6, sums[2] = {0, 0};
+      for (int k = 0; k < 2; k++) {
+        double v[N * N];
+        for (int j = 0; j < N * N; j++) v[j] = w[j];
+        v[i] += k ? h : -h;
+        for (int r = 0; r < R; r++)
+          for (int o = 0; o < N; o++)
+            for (int m = 0; m < N; m++)
+              for (int c = 0; c < N; c++) sums[k] += (double)x[r * N + c] * v[m * N + c] * v[o * N + m];
+      }
+      want[i] = (float)((sums[1] - sums[0]) / (2 * h)) + (add ? grad[i] : 0);
+    }
+    void *arena = NULL;
+    fx_plan *plan = run_graph(g, device, FX_EXEC_REPLAY, &arena);
+    const fx_graph *after = fx_plan_graph(plan);
+    for (int64_t n = 0; n < after->num_nodes; n++)
+      CHECK(after->nodes[n].dead || (!fx_is_store(&after->nodes[n]) && !fx_is_accumulate(&after->nodes[n]) && !fx_is_add(&after->nodes[n])));
+    CHECK_MSG(fx_relative_l2_f(grad, want, N * N) < 1e-5, "folded gradient differs by %g", fx_relative_l2_f(grad, want, N * N));
+    fx_plan_destroy(plan);
+    free(arena);
+  }
+  fx_device_destroy(device);
+}
+
+/* Slices of one projection: their gradients are written side by side, also when one comes from an op that cannot write strided
+ * output (a copy goes in between). */
+static void slices_are_assembled(void) {
+  enum { R = 3, C = 6 };
+  float x[R * C], grad[R * C] = {0}, out[R * C] = {0};
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, R * C, 1, 1);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value base = persistent(g, x, R, C), grads[1];
+  fx_value a = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 0, 2, 2)), b = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 4, 1, 2));
+  fx_value two = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 4), 2), three = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 2), 3);
+  fx_value la = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), a, 2, (int64_t[]){1, R * 4}), two, FX_NONE, (fx_linear_attr){0, 0});
+  fx_value lb = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), b, 2, (int64_t[]){1, R * 2}), three, FX_NONE, (fx_linear_attr){0, 0});
+  CHECK_OK(fx_autograd(g, fx_add(FX_AT(g), la, lb), &base, 1, grads));
+  fx_store(FX_AT(g), persistent(g, grad, R, C), grads[0]);
+  fx_store(FX_AT(g), persistent(g, out, R, C), grads[0]);
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int i = 0; i < R * C; i++) {
+    CHECK(grad[i] == (i % C < 4 ? 2 : 3));
+    CHECK(out[i] == grad[i]);
+  }
+  free(arena);
+  fx_device_destroy(device);
+}
+
+static void repeated_layers_equal_written_out_ones(void) {
+  enum { R = 4, N = 8, LAYERS = 5 };
+  float x[R * N], w[LAYERS][N * N], out[2][R * N];
+  fx_device *device = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, R * N, 1, 1);
+  for (int l = 0; l < LAYERS; l++) fx_fill_normal(w[l], N * N, 10 + (uint64_t)l, 0.5f);
+  for (int repeat = 0; repeat < 2; repeat++) {
+    fx_graph *g = fx_graph_create(NULL);
+    fx_value v = persistent(g, x, R, N), first = v, weight[LAYERS];
+    for (int l = 0; l < LAYERS; l++) weight[l] = persistent(g, w[l], N, N);
+    int begin = fx_graph_num_nodes(g), end = 0;
+    fx_value traced = FX_NONE;
+    for (int l = 0; l < LAYERS; l++) {
+      if (l == 0 || !repeat) {
+        v = fx_linear(FX_AT(g), v, weight[l], FX_NONE, (fx_linear_attr){0, FX_ACT_GELU});
+        if (l == 0) end = fx_graph_num_nodes(g), traced = v;
+        continue;
+      }
+      fx_value from[2] = {weight[0], first}, to[2] = {weight[l], v}, result = traced;
+      CHECK_OK(fx_graph_repeat(g, begin, end, from, to, 2, l, &result, 1));
+      v = result;
+      CHECK_INT(fx_graph_node(g, fx_graph_num_nodes(g) - 1)->layer, l);
+    }
+    fx_store(FX_AT(g), persistent(g, out[repeat], R, N), v);
+    void *arena = NULL;
+    fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+    free(arena);
+  }
+  CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+  CHECK(out[0][0] != 0);
+  fx_device_destroy(device);
+}
+
+/* Each corruption of a good graph must be found. */
+static void verifier_finds_damage(void) {
+  float a[4] = {0}, out[4];
+  for (int damage = 0; damage < 6; damage++) {
+    fx_graph *g = fx_graph_create(NULL);
+    fx_value x = persistent(g, a, 2, 2), y = fx_add(FX_AT(g), x, x), z = fx_scale(FX_AT(g), y, fx_fill(FX_AT(g), fx_type_1d(FX_F32, 1), 2));
+    fx_store(FX_AT(g), persistent(g, out, 2, 2), z);
+    if (damage == 0) CHECK_OK(fx_verify(g));
+    const char *expected = "";
+    switch (damage) {
+    case 1: g->nodes[0].in[1] = FX_NONE, expected = "required input is absent"; break;
+    case 2: g->nodes[0].in[1] = z, expected = "made later"; break;
+    case 3: g->values[y].type.dim[0] = 1, expected = "not what its op infers"; break;
+    case 4: g->nodes[0].dead = true, expected = "producer is dead"; break;
+    case 5: g->nodes[0].accumulate = 1, expected = "its kernels cannot"; break;
+    default: break;
+    }
+    if (damage > 0) {
+      CHECK_STATUS(fx_verify(g), FX_ERR_GRAPH);
+      CHECK_HAS(fx_error_text(), expected);
+    }
+    fx_graph_destroy(g);
+  }
+}
+
+/* Offsets never let two blocks alive at one step share a byte; the range is never below the bound, which is computed here
+ * again, step by step. */
+static void arena_is_sound(void) {
+  enum { N = 60, STEPS = 40 };
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    fx_block blocks[N];
+    int count = 2 + (int)(fx_philox_at(seed, 1, 999, 0).word[0] % (N - 2));
+    for (int i = 0; i < count; i++) {
+      fx_philox r = fx_philox_at(seed, 1, (uint64_t)i, 0);
+      int32_t first = (int32_t)(r.word[0] % STEPS), length = (int32_t)(r.word[1] % 8);
+      blocks[i] = (fx_block){.bytes = r.word[2] % 9 == 0 ? 0 : r.word[2] % 3000, .first = first, .last = first + length};
+    }
+    fx_arena_plan plan;
+    CHECK_OK(fx_arena_plan_blocks(blocks, count, &plan));
+    size_t bound = 0;
+    for (int step = 0; step < STEPS + 8; step++) {
+      size_t alive = 0;
+      for (int i = 0; i < count; i++)
+        if (blocks[i].bytes && blocks[i].first <= step && step <= blocks[i].last) alive += (blocks[i].bytes + 63) / 64 * 64;
+      bound = alive > bound ? alive : bound;
+    }
+    bool sound = plan.lower_bound == bound && plan.bytes >= bound;
+    for (int i = 0; i < count; i++)
+      for (int j = 0; j < i; j++) {
+        bool together = blocks[i].first <= blocks[j].last && blocks[j].first <= blocks[i].last;
+        bool apart = blocks[i].offset + blocks[i].bytes <= blocks[j].offset || blocks[j].offset + blocks[j].bytes <= blocks[i].offset;
+        sound &= !together || apart || !blocks[i].bytes || !blocks[j].bytes;
+        sound &= blocks[i].offset % FX_ALIGN == 0;
+      }
+    CHECK_MSG(sound, "seed %llu: arena of %zu bytes, bound %zu (planner says %zu)", (unsigned long long)seed, plan.bytes, bound,
+              plan.lower_bound);
+    CHECK(plan.bytes <= bound + bound / 2);
+  }
+}
+
+static const fx_test tests[] = {{"errors are sticky and named", errors_are_sticky_and_named},
+                                {"overlapping buffers are refused", overlapping_buffers_are_refused},
+                                {"equal and unused nodes go", cse_and_dce},
+                                {"reads around a mutation stay apart", cse_respects_mutation},
+                                {"gradients are written in place", folding_writes_in_place},
+                                {"gradients of slices are assembled", slices_are_assembled},
+                                {"a repeated layer equals a written-out one", repeated_layers_equal_written_out_ones},
+                                {"the verifier finds damage", verifier_finds_damage},
+                                {"arena plans are sound", arena_is_sound}};
+FX_TEST_MAIN("plan", tests)
