@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans are compared by digest; only when digests differ do texts travel, those of two ranks. What is then looked for
+ * is the first place where the two differ, read as a sequence of entries over all plans in order. Every rank holds the
+ * same digests and the same two texts, so every rank composes the same sentence. */
+#include "parallel/agree.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dynamo_rt/base/hash.h"
+#include "dynamo_rt/base/memory.h"
+#include "parallel/comm/missing.h"
+
+/* The plans of a rank as one message: name NUL ledger NUL, plan after plan. */
+static fx_status pack_plans(const char *const *names, const char *const *ledgers, int count, char **out,
+                            int64_t *bytes) {
+  size_t total = 0;
+  for (int i = 0; i < count; i++) total += strlen(names[i]) + strlen(ledgers[i]) + 2;
+  char *text = malloc(total + 1);
+  if (!text) return fx_error(FX_ERR_MEMORY, "no memory for %zu bytes of ledgers", total);
+  char *p = text;
+  for (int i = 0; i < count; i++) {
+    p = stpcpy(p, names[i]) + 1;
+    p = stpcpy(p, ledgers[i]) + 1;
+  }
+  *p = '\0';
+  *out = text;
+  *bytes = (int64_t)total;
+  return FX_OK;
+}
+
+/* Reads one rank's message: the plan at hand, and in it the entry at hand. */
+typedef struct reader {
+  const char *name, *line, *end; /* line: rest of the ledger; end: of the message */
+} reader;
+
+/* Moves to the next plan; false when there is none. */
+static bool next_plan(reader *r, const char **at) {
+  if (*at >= r->end) return false;
+  r->name = *at;
+  r->line = r->name + strlen(r->name) + 1;
+  *at = r->line + strlen(r->line) + 1;
+  return true;
+}
+
+/* The entry at hand without its newline; false when the ledger is over. Moves on. */
+static bool next_entry(reader *r, const char **entry, int *length) {
+  if (!*r->line) return false;
+  *entry = r->line;
+  *length = (int)strcspn(r->line, "\n");
+  r->line += *length + (r->line[*length] == '\n');
+  return true;
+}
+
+/* "has ENTRY" or "has no entry N" for one side. */
+static const char *side_text(bool has, const char *entry, int length, int number, char *text,
+                             size_t capacity) {
+  if (has)
+    snprintf(text, capacity, "has \"%.*s\"", length < 480 ? length : 480, entry);
+  else
+    snprintf(text, capacity, "has no entry %d", number);
+  return text;
+}
+
+/* The first entry of the plan at hand that differs; FX_OK when the ledgers are equal. */
+static fx_status compare_ledgers(reader *a, reader *b, int rank_b, const char *others) {
+  for (int number = 1;; number++) {
+    const char *x = NULL, *y = NULL;
+    int x_length = 0, y_length = 0;
+    bool has_x = next_entry(a, &x, &x_length), has_y = next_entry(b, &y, &y_length);
+    if (!has_x && !has_y) return FX_OK;
+    if (has_x && has_y && x_length == y_length && memcmp(x, y, (size_t)x_length) == 0) continue;
+    char left[512], right[512];
+    return fx_error(FX_ERR_DIVERGED,
+                    "rank 0 and rank %d differ at entry %d of plan %.64s: rank 0 %s; rank %d %s%s; every rank "
+                    "must record the same collectives in the same order",
+                    rank_b, number, a->name, side_text(has_x, x, x_length, number, left, sizeof left), rank_b,
+                    side_text(has_y, y, y_length, number, right, sizeof right), others);
+  }
+}
+
+static fx_status compare_plans(const char *left, int64_t left_bytes, const char *right, int64_t right_bytes,
+                               int rank_b, const char *others) {
+  reader a = {.end = left + left_bytes}, b = {.end = right + right_bytes};
+  for (int number = 1;; number++) {
+    bool has_a = next_plan(&a, &left), has_b = next_plan(&b, &right);
+    if (!has_a && !has_b) break;
+    if (has_a != has_b || strcmp(a.name, b.name) != 0) {
+      char x[80], y[80];
+      snprintf(x, sizeof x, has_a ? "plan %.64s" : "none", a.name);
+      snprintf(y, sizeof y, has_b ? "plan %.64s" : "none", b.name);
+      return fx_error(FX_ERR_DIVERGED,
+                      "rank 0 and rank %d differ at plan %d: rank 0 has %s; rank %d has %s%s; every rank must "
+                      "prepare the same plans in the same order",
+                      rank_b, number, x, rank_b, y, others);
+    }
+    FX_TRY(compare_ledgers(&a, &b, rank_b, others));
+  }
+  return fx_error(FX_ERR_DIVERGED, "rank 0 and rank %d have plans with equal text and different digests",
+                  rank_b);
+}
+
+/* Second round, after digests differed: rank 0 and the first rank unlike it send their texts. */
+static fx_status find_difference(fx_control *control, const fx_hash128 *digests, const char *mine,
+                                 int64_t bytes, int64_t deadline_left_ms) {
+  int size = control->size, other = 0;
+  bool *unlike = NULL;
+  int64_t *offsets = NULL;
+  char *all = NULL, list[200], others[256] = "";
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&unlike, (size_t)size, sizeof *unlike), free_texts);
+  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets), free_texts);
+  int differing = 0;
+  for (int r = size - 1; r > 0; r--) {
+    unlike[r] = memcmp(&digests[r], &digests[0], sizeof *digests) != 0;
+    differing += unlike[r];
+    if (unlike[r]) other = r;
+  }
+  if (differing > 1)
+    snprintf(others, sizeof others, " (unlike rank 0 are ranks %s)",
+             fx_rank_list(unlike, true, size, list, sizeof list));
+  bool speaks = control->rank == 0 || control->rank == other;
+  FX_TRY_GOTO(
+      fx_control_all_gather(control, mine, speaks ? bytes : 0, &all, offsets, (int)deadline_left_ms),
+      free_texts);
+  status = compare_plans(all, offsets[1], all + offsets[other], offsets[other + 1] - offsets[other], other,
+                         others);
+free_texts:
+  free(all);
+  free(offsets);
+  free(unlike);
+  return status;
+}
+
+static int64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, const char *const *ledgers,
+                         int count, int timeout_ms) {
+  char *mine = NULL, *all = NULL;
+  int64_t bytes = 0, *offsets = NULL, begin = now_ms();
+  fx_status status = FX_OK;
+  FX_TRY(pack_plans(plan_names, ledgers, count, &mine, &bytes));
+  fx_hash128 digest = fx_hash128_of(mine, (size_t)bytes);
+  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets), free_messages);
+  FX_TRY_GOTO(fx_control_all_gather(control, &digest, sizeof digest, &all, offsets, timeout_ms),
+              free_messages);
+  const fx_hash128 *digests = (const fx_hash128 *)all;
+  bool equal = true;
+  for (int r = 1; r < control->size; r++)
+    equal = equal && memcmp(&digests[r], &digests[0], sizeof digest) == 0;
+  if (!equal)
+    status = find_difference(control, digests, mine, bytes,
+                             fx_max_i64(timeout_ms - (now_ms() - begin), 1000));
+free_messages:
+  free(all);
+  free(offsets);
+  free(mine);
+  return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan agreement");
+}
+
+/* ---- ready, with heartbeats ---- */
+
+typedef enum ready_state { READY_WORKING, READY_DONE, READY_FAILED } ready_state;
+
+/* One heartbeat. `given_up`: this rank has seen the timeout pass; all leave together after such a round. */
+typedef struct heartbeat {
+  int32_t state, given_up;
+} heartbeat;
+
+typedef struct ready_job {
+  fx_control *control;
+  fx_agree_ready_options options;
+  pthread_mutex_t mutex; /* guards state */
+  pthread_cond_t changed;
+  ready_state state;
+  fx_status result; /* of the helper */
+  char text[2048];
+} ready_job;
+
+static ready_state ready_pause(ready_job *job, int wait_ms) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  int64_t ns = until.tv_nsec + (int64_t)(wait_ms % 1000) * 1000000;
+  until.tv_sec += wait_ms / 1000 + ns / 1000000000;
+  until.tv_nsec = ns % 1000000000;
+  pthread_mutex_lock(&job->mutex);
+  if (wait_ms > 0)
+    while (job->state == READY_WORKING)
+      if (pthread_cond_timedwait(&job->changed, &job->mutex, &until) != 0) break;
+  ready_state state = job->state;
+  pthread_mutex_unlock(&job->mutex);
+  return state;
+}
+
+/* Looks at one round: *over when nobody works any more, or somebody gave up. */
+static fx_status ready_look(const ready_job *job, const heartbeat *beats, bool *working, int64_t waited_ms,
+                            int64_t *next_log_ms, bool *over) {
+  int size = job->control->size, busy = 0, given_up = 0;
+  char list[200];
+  for (int r = 0; r < size; r++) {
+    working[r] = beats[r].state == READY_WORKING;
+    busy += working[r];
+    given_up += beats[r].given_up;
+  }
+  *over = busy == 0 || given_up > 0;
+  if (busy == 0) return FX_OK;
+  fx_rank_list(working, true, size, list, sizeof list);
+  if (given_up)
+    return fx_error(FX_ERR_COMM, "rank %s not ready after %d ms, though alive; raise the timeout if that is expected",
+                    list, job->options.timeout_ms);
+  if (!working[job->control->rank] && waited_ms >= *next_log_ms) {
+    fx_info(job->options.log, "waiting %.1f s for rank %s to get ready", (double)waited_ms / 1000, list);
+    *next_log_ms = waited_ms + 5000;
+  }
+  return FX_OK;
+}
+
+static fx_status ready_rounds(ready_job *job) {
+  int size = job->control->size;
+  int64_t *offsets = NULL, begin = now_ms(), next_log_ms = 2000;
+  bool *working = NULL, over = false;
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets), free_scratch);
+  FX_TRY_GOTO(fx_calloc(&working, (size_t)size, sizeof *working), free_scratch);
+  for (int round = 0; !over; round++) {
+    char *all = NULL;
+    heartbeat mine = {.state = (int32_t)ready_pause(job, round ? job->options.heartbeat_ms : 0)};
+    mine.given_up = now_ms() - begin > job->options.timeout_ms;
+    FX_TRY_GOTO(fx_control_all_gather(job->control, &mine, sizeof mine, &all, offsets,
+                                      job->options.silence_ms + job->options.heartbeat_ms),
+                free_scratch);
+    status = ready_look(job, (const heartbeat *)all, working, now_ms() - begin, &next_log_ms, &over);
+    free(all);
+    if (status != FX_OK) goto free_scratch;
+  }
+free_scratch:
+  free(working);
+  free(offsets);
+  return status;
+}
+
+static void *ready_main(void *arg) {
+  ready_job *job = arg;
+  job->result = ready_rounds(job);
+  if (job->result != FX_OK) snprintf(job->text, sizeof job->text, "%s", fx_error_text());
+  return NULL;
+}
+
+static void ready_job_init(ready_job *job, fx_control *control, fx_agree_ready_options options) {
+  pthread_condattr_t monotonic;
+  memset(job, 0, sizeof *job);
+  job->control = control;
+  job->options = options;
+  pthread_mutex_init(&job->mutex, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&job->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+static void ready_job_fini(ready_job *job) {
+  pthread_cond_destroy(&job->changed);
+  pthread_mutex_destroy(&job->mutex);
+}
+
+fx_status fx_agree_ready(fx_control *control, fx_agree_work work, void *ctx, fx_agree_ready_options options) {
+  ready_job job;
+  pthread_t helper;
+  ready_job_init(&job, control, options);
+  if (pthread_create(&helper, NULL, ready_main, &job) != 0) {
+    ready_job_fini(&job);
+    return fx_error(FX_ERR_DEVICE, "cannot start the heartbeat thread; check the limit on processes");
+  }
+  fx_status mine = work ? work(ctx) : FX_OK;
+  pthread_mutex_lock(&job.mutex);
+  job.state = mine == FX_OK ? READY_DONE : READY_FAILED;
+  pthread_cond_signal(&job.changed);
+  pthread_mutex_unlock(&job.mutex);
+  pthread_join(helper, NULL);
+  ready_job_fini(&job);
+  /* work's own failure says more than what became of the others */
+  if (job.result == FX_OK) return fx_control_agree_status(control, mine, options.silence_ms);
+  if (mine != FX_OK) return mine;
+  return fx_error_prefix(fx_error(job.result, "%s", job.text), "ready barrier");
+}
