@@ -17,6 +17,13 @@
 
 enum { RANKS = 3, SALT = 5 };
 
+/* HDF5 1.10 keeps its own file structures when H5Fclose fails on a full disk. Read by the leak sanitizer
+ * only; the other suites run without. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+  return "leak:libhdf5";
+}
+
 /* A directory with steps 1 and 2, by copying; the originals are saved once. */
 static const char *fresh_dir(const char *name) {
   static char origin[400];
@@ -127,8 +134,8 @@ static const struct {
   bool loads; /* index.h5 is not needed for loading */
 } g_damages[] = {
     {"flip", flip_payload, "shard_00001.h5", "does not match its hash", false},
-    {"cut", cut_shard, "shard_00002.h5", "the file is cut", false},
-    {"empty", empty_shard, "shard_00000.h5", "the file is cut", false},
+    {"cut", cut_shard, "shard_00002.h5", "is cut: it ends before byte", false},
+    {"empty", empty_shard, "shard_00000.h5", "is cut: it ends before byte", false},
     {"gone", remove_shard, "shard_00001.h5", "No such file", false},
     {"foreign", foreign_shard, "shard_00001.h5", "belongs to another step", false},
     {"index", edit_index, "index.h5", "does not match its hash", true},
@@ -266,7 +273,10 @@ static void strict_manifest(void) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     char *edited = malloc(body + 256), *list = strstr(text, rows[i].after);
     char *at = list ? strstr(list, rows[i].from) : NULL;
-    if (!CHECK_MSG(at != NULL, "row %zu: no %s", i, rows[i].from)) break;
+    if (!CHECK_MSG(at != NULL, "row %zu: no %s", i, rows[i].from)) {
+      free(edited);
+      continue;
+    }
     size_t head = (size_t)(at - text), tail = head + strlen(rows[i].from);
     memcpy(edited, text, head);
     strcpy(edited + head, rows[i].to); // NOLINT: room for it
@@ -313,7 +323,7 @@ static void mutate(dice *d, char *text, size_t *bytes) {
     for (length = 0; at + length < *bytes && text[at + length] >= '0' && text[at + length] <= '9';) length++;
     const char *word = words[roll(d, sizeof words / sizeof words[0])];
     memmove(text + at + strlen(word), text + at + length, *bytes - at - length);
-    memcpy(text + at, word, strlen(word));
+    memcpy(text + at, word, strlen(word)); // NOLINT: into the middle of a text
     *bytes = *bytes - length + strlen(word);
     break;
   default: /* a piece from elsewhere */

@@ -116,8 +116,10 @@ static void index_joins_files(void) {
   CHECK_INT(info.dim[0] * 100 + info.dim[1], ROWS * 100 + COLUMNS);
   const float *w = back;
   for (int r = 0; r < ROWS; r++) {
-    CHECK_MSG(memcmp(w + (long)r * COLUMNS, left + (long)r * 2, 8) == 0, "row %d, left", r);
-    CHECK_MSG(memcmp(w + (long)r * COLUMNS + 2, right + (long)r * 2, 8) == 0, "row %d, right", r);
+    for (int c = 0; c < 4; c++) {
+      float want = c < 2 ? left[r * 2 + c] : right[r * 2 + c - 2], got = w[r * COLUMNS + c];
+      CHECK_MSG(got == want, "[%d, %d]: expected %g, got %g", r, c, (double)want, (double)got);
+    }
     CHECK_MSG(w[r * COLUMNS + 4] != w[r * COLUMNS + 4], "row %d: expected NaN, got %g", r,
               (double)w[r * COLUMNS + 4]);
   }
