@@ -53,13 +53,13 @@ static void other_layouts(void) {
   static const struct {
     int ranks, replicas;
     cut how;
-  } saves[] = {
-      {3, 1, CUT_ROWS}, {3, 1, CUT_COLUMNS}, {4, 1, CUT_GRID}, {3, 3, CUT_ROWS}, {6, 3, CUT_COLUMNS}};
+  } saves[] = {{3, 1, CUT_ROWS}, {3, 1, CUT_COLUMNS}, {4, 1, CUT_GRID},
+               {3, 3, CUT_ROWS}, {6, 3, CUT_COLUMNS}, {2, 1, CUT_MIDDLE}};
   static const struct {
     int ranks;
     cut how;
   } loads[] = {{1, CUT_ROWS}, {2, CUT_ROWS},    {2, CUT_COLUMNS}, {4, CUT_COLUMNS},
-               {4, CUT_GRID}, {7, CUT_COLUMNS}, {5, CUT_ROWS}};
+               {4, CUT_GRID}, {7, CUT_COLUMNS}, {5, CUT_ROWS},    {3, CUT_MIDDLE}};
   for (size_t s = 0; s < sizeof saves / sizeof saves[0]; s++) {
     char name[32];
     fx_ckpt *ckpt = NULL;

@@ -409,6 +409,23 @@ static fx_status save_floats(const char *dir, int64_t step, int64_t n) {
   return status;
 }
 
+/* Rank 1 alone has more than fits. */
+static void save_uneven(fx_control *control, void *context) {
+  save_case *c = context;
+  int64_t n = control->rank == 1 ? 2000000 : 10;
+  char path[32];
+  float *data = calloc((size_t)n, sizeof *data);
+  snprintf(path, sizeof path, "/model/w%d", control->rank);
+  fx_ckpt_state state = state_of(c->step);
+  fx_ckpt_region region = {.path = path, .dtype = FX_F32, .ndim = 1, .dim = {n}, .count = {n}, .data = data};
+  fx_status status = fx_ckpt_save(control, c->dir, &state, "", &region, 1, 0, 1, 0, NULL, NULL);
+  pthread_mutex_lock(&g_case_lock);
+  c->failures += status == FX_ERR_IO && strstr(fx_error_text(), "rank 1: ") &&
+                 strstr(fx_error_text(), "shard_00001.h5 cannot be written: No space left on device");
+  pthread_mutex_unlock(&g_case_lock);
+  free(data);
+}
+
 static int on_full_disk(const char *disk) {
   char dir[500], filler[500], name[64], *found = NULL;
   int failed = 0, saved = 0;
@@ -419,7 +436,10 @@ static int on_full_disk(const char *disk) {
   NEED(save_floats(dir, 2, 2000000) == FX_ERR_IO);
   NEED(strstr(fx_error_text(), "shard_00000.h5 cannot be written: No space left on device"));
   NEED(!there_is(dir, "step_00000002.tmp") && !there_is(dir, "step_00000002"));
-  /* the same with ranks, of which all must learn it */
+  save_case uneven = {.dir = dir, .step = 3};
+  run_ranks(RANKS, save_uneven, &uneven);
+  NEED(uneven.failures == RANKS && !there_is(dir, "step_00000003.tmp"));
+  /* no rank has room */
   fill_disk(filler, 300000);
   save_case c = {.dir = dir, .step = 3, .how = CUT_ROWS, .replicas = 1};
   run_ranks(RANKS, save_rank, &c);

@@ -126,6 +126,29 @@ static void index_joins_files(void) {
   free(back);
 }
 
+/* Standard error into a file from here on; returns what undoes it. */
+static int redirect_errors(const char *path) {
+  fflush(stderr);
+  int old = dup(STDERR_FILENO), fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(fd, STDERR_FILENO);
+  close(fd);
+  return old;
+}
+
+static void failures_print_nothing(void) {
+  char path[300];
+  struct stat info = {.st_size = -1};
+  fx_h5_dataset set = {"/a", FX_F32, 1, {4}, 0};
+  snprintf(path, sizeof path, "%s/errors.txt", fx_temp_dir());
+  int old = redirect_errors(path);
+  fx_status status = fx_h5_layout("/nonexistent/x.h5", &set, 1);
+  dup2(old, STDERR_FILENO);
+  close(old);
+  CHECK_INT(status, FX_ERR_IO);
+  CHECK_INT(stat(path, &info), 0);
+  CHECK_INT(info.st_size, 0);
+}
+
 static void failures(void) {
   fx_h5_dataset set = {"/a", FX_F32, 1, {4}, 0}, info = {.ndim = -7};
   fx_h5_dataset clash[] = {{"/a/b", FX_F32, 1, {4}, 0}, {"/a/b/c", FX_F32, 1, {4}, 0}};
@@ -143,9 +166,8 @@ static void failures(void) {
 }
 
 static const fx_test g_tests[] = {
-    {"every dtype at its offset", layout_every_dtype},
-    {"scalar, empty and five dimensions", edge_shapes},
-    {"an index joins files", index_joins_files},
-    {"failures", failures},
+    {"every dtype at its offset", layout_every_dtype},  {"scalar, empty and five dimensions", edge_shapes},
+    {"an index joins files", index_joins_files},        {"failures", failures},
+    {"failures print nothing", failures_print_nothing},
 };
 FX_TEST_MAIN("data/h5", g_tests)
