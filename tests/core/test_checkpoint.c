@@ -220,6 +220,9 @@ static void directories(void) {
   if (ckpt) check_table(ckpt, CUT_ROWS, 2, 99);
   fx_ckpt_close(ckpt);
   CHECK(!there_is(dir, "step_00000004.tmp"));
+  /* a run that went back counts up to its own step and leaves the later ones alone */
+  save_table(dir, 2, 1, CUT_ROWS, 1, 2, 1);
+  CHECK(there_is(dir, "step_00000002") && there_is(dir, "step_00000003") && there_is(dir, "step_00000004"));
 }
 
 static void save_bad(fx_control *control, void *context) {
