@@ -26,23 +26,24 @@ struct fx_ckpt {
 /* ---- the manifest and what it says ---- */
 
 fx_status fx_ckpt_open(const char *step_path, fx_ckpt **out) {
-  fx_ckpt *ckpt = NULL;
+  fx_ckpt *ckpt = calloc(1, sizeof *ckpt);
   char *text = NULL, *name = fx_strfmt("%s/manifest.json", step_path);
   size_t bytes = 0;
-  if (!name) return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
-  fx_status status = fx_calloc(&ckpt, 1, sizeof *ckpt);
-  if (status == FX_OK) ckpt->path = fx_strdup(step_path);
-  if (status == FX_OK && !ckpt->path) status = fx_error(FX_ERR_MEMORY, "out of host memory for a path");
-  if (status == FX_OK) status = fx_files_read(name, &text, &bytes);
-  if (status == FX_OK) status = fx_manifest_parse(text, bytes, name, &ckpt->manifest);
+  fx_status status;
+  if (ckpt) ckpt->path = fx_strdup(step_path);
+  if (!ckpt || !ckpt->path || !name) {
+    fx_error(FX_ERR_MEMORY, "out of host memory for %s", step_path);
+    FX_TRY_GOTO(FX_ERR_MEMORY, close_ckpt);
+  }
+  FX_TRY_GOTO(fx_files_read(name, &text, &bytes), close_ckpt);
+  FX_TRY_GOTO(fx_manifest_parse(text, bytes, name, &ckpt->manifest), close_ckpt);
+  *out = ckpt;
+  ckpt = NULL;
+close_ckpt:
   free(text);
   free(name);
-  if (status != FX_OK) {
-    fx_ckpt_close(ckpt);
-    return status;
-  }
-  *out = ckpt;
-  return FX_OK;
+  fx_ckpt_close(ckpt);
+  return status;
 }
 
 void fx_ckpt_close(fx_ckpt *ckpt) {
@@ -147,9 +148,7 @@ static fx_status read_piece(int fd, const char *path, char *piece, int64_t bytes
     if (got > 0)
       have += got;
     else if (got == 0)
-      return fx_error(FX_ERR_CHECKPOINT,
-                      "%s ends after %" PRId64 " bytes, %" PRId64 " are expected; the file is cut", path,
-                      offset + have, offset + bytes);
+      return fx_error(FX_ERR_CHECKPOINT, "%s is cut: it ends before byte %" PRId64, path, offset + bytes);
     else if (errno != EINTR)
       return fx_error(FX_ERR_CHECKPOINT, "%s cannot be read: %s", path, strerror(errno));
   }

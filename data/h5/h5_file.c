@@ -243,7 +243,9 @@ fx_status fx_h5_layout(const char *path, fx_h5_dataset *datasets, int64_t count)
   hid_t file = s.failed ? H5I_INVALID_HID : H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, fapl);
   if (file < 0) scope_fail(&s);
   for (int64_t i = 0; i < count && !s.failed; i++) layout_dataset(&s, file, lcpl, &datasets[i]);
-  if (file >= 0) ok(&s, H5Fclose(file)); /* metadata is written here: a full disk shows */
+  /* Metadata is written here, so a full disk shows. HDF5 then keeps the descriptor, and nothing can be done
+   * about it: were it closed, a later file with the same inode would be taken for this one. */
+  if (file >= 0) ok(&s, H5Fclose(file));
   scope_close(&s, 0);
   leave();
   return s.failed ? fx_error(FX_ERR_IO, "%s cannot be laid out: %s", path, s.reason) : FX_OK;

@@ -143,7 +143,7 @@ static inline int64_t global_index(const fx_ckpt_region *r, int64_t i) {
 
 /* ---- cutting ---- */
 
-typedef enum cut { CUT_ROWS, CUT_COLUMNS, CUT_GRID } cut;
+typedef enum cut { CUT_ROWS, CUT_COLUMNS, CUT_GRID, CUT_MIDDLE } cut; /* middle: dim 1 of 3 and more */
 
 static inline void cut_dim(fx_ckpt_region *r, int d, int part, int parts) {
   int64_t n = r->dim[d], low = n * part / parts, high = n * (part + 1) / parts;
@@ -163,6 +163,7 @@ static inline int64_t make_regions(fx_ckpt_region *regions, cut how, int part, i
     if (t->ndim == 0 && saving && part != 0) continue;
     if (t->ndim > 0 && how == CUT_ROWS) cut_dim(r, 0, part, parts);
     if (t->ndim > 0 && how == CUT_COLUMNS) cut_dim(r, t->ndim - 1, part, parts);
+    if (t->ndim > 0 && how == CUT_MIDDLE) cut_dim(r, t->ndim > 2 ? 1 : 0, part, parts);
     if (how == CUT_GRID && t->ndim == 1) cut_dim(r, 0, part, parts);
     if (how == CUT_GRID && t->ndim > 1) {
       cut_dim(r, 0, part / 2, parts / 2);

@@ -53,13 +53,13 @@ static void other_layouts(void) {
   static const struct {
     int ranks, replicas;
     cut how;
-  } saves[] = {
-      {3, 1, CUT_ROWS}, {3, 1, CUT_COLUMNS}, {4, 1, CUT_GRID}, {3, 3, CUT_ROWS}, {6, 3, CUT_COLUMNS}};
+  } saves[] = {{3, 1, CUT_ROWS}, {3, 1, CUT_COLUMNS}, {4, 1, CUT_GRID},
+               {3, 3, CUT_ROWS}, {6, 3, CUT_COLUMNS}, {2, 1, CUT_MIDDLE}};
   static const struct {
     int ranks;
     cut how;
   } loads[] = {{1, CUT_ROWS}, {2, CUT_ROWS},    {2, CUT_COLUMNS}, {4, CUT_COLUMNS},
-               {4, CUT_GRID}, {7, CUT_COLUMNS}, {5, CUT_ROWS}};
+               {4, CUT_GRID}, {7, CUT_COLUMNS}, {5, CUT_ROWS},    {3, CUT_MIDDLE}};
   for (size_t s = 0; s < sizeof saves / sizeof saves[0]; s++) {
     char name[32];
     fx_ckpt *ckpt = NULL;
@@ -220,6 +220,9 @@ static void directories(void) {
   if (ckpt) check_table(ckpt, CUT_ROWS, 2, 99);
   fx_ckpt_close(ckpt);
   CHECK(!there_is(dir, "step_00000004.tmp"));
+  /* a run that went back counts up to its own step and leaves the later ones alone */
+  save_table(dir, 2, 1, CUT_ROWS, 1, 2, 1);
+  CHECK(there_is(dir, "step_00000002") && there_is(dir, "step_00000003") && there_is(dir, "step_00000004"));
 }
 
 static void save_bad(fx_control *control, void *context) {

@@ -17,6 +17,13 @@
 
 enum { RANKS = 3, SALT = 5 };
 
+/* HDF5 1.10 keeps its own file structures when H5Fclose fails on a full disk. Read by the leak sanitizer
+ * only; the other suites run without. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+  return "leak:libhdf5";
+}
+
 /* A directory with steps 1 and 2, by copying; the originals are saved once. */
 static const char *fresh_dir(const char *name) {
   static char origin[400];
@@ -127,8 +134,8 @@ static const struct {
   bool loads; /* index.h5 is not needed for loading */
 } g_damages[] = {
     {"flip", flip_payload, "shard_00001.h5", "does not match its hash", false},
-    {"cut", cut_shard, "shard_00002.h5", "the file is cut", false},
-    {"empty", empty_shard, "shard_00000.h5", "the file is cut", false},
+    {"cut", cut_shard, "shard_00002.h5", "is cut: it ends before byte", false},
+    {"empty", empty_shard, "shard_00000.h5", "is cut: it ends before byte", false},
     {"gone", remove_shard, "shard_00001.h5", "No such file", false},
     {"foreign", foreign_shard, "shard_00001.h5", "belongs to another step", false},
     {"index", edit_index, "index.h5", "does not match its hash", true},
@@ -266,7 +273,10 @@ static void strict_manifest(void) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     char *edited = malloc(body + 256), *list = strstr(text, rows[i].after);
     char *at = list ? strstr(list, rows[i].from) : NULL;
-    if (!CHECK_MSG(at != NULL, "row %zu: no %s", i, rows[i].from)) break;
+    if (!CHECK_MSG(at != NULL, "row %zu: no %s", i, rows[i].from)) {
+      free(edited);
+      continue;
+    }
     size_t head = (size_t)(at - text), tail = head + strlen(rows[i].from);
     memcpy(edited, text, head);
     strcpy(edited + head, rows[i].to); // NOLINT: room for it
@@ -313,7 +323,7 @@ static void mutate(dice *d, char *text, size_t *bytes) {
     for (length = 0; at + length < *bytes && text[at + length] >= '0' && text[at + length] <= '9';) length++;
     const char *word = words[roll(d, sizeof words / sizeof words[0])];
     memmove(text + at + strlen(word), text + at + length, *bytes - at - length);
-    memcpy(text + at, word, strlen(word));
+    memcpy(text + at, word, strlen(word)); // NOLINT: into the middle of a text
     *bytes = *bytes - length + strlen(word);
     break;
   default: /* a piece from elsewhere */
@@ -399,6 +409,23 @@ static fx_status save_floats(const char *dir, int64_t step, int64_t n) {
   return status;
 }
 
+/* Rank 1 alone has more than fits. */
+static void save_uneven(fx_control *control, void *context) {
+  save_case *c = context;
+  int64_t n = control->rank == 1 ? 2000000 : 10;
+  char path[32];
+  float *data = calloc((size_t)n, sizeof *data);
+  snprintf(path, sizeof path, "/model/w%d", control->rank);
+  fx_ckpt_state state = state_of(c->step);
+  fx_ckpt_region region = {.path = path, .dtype = FX_F32, .ndim = 1, .dim = {n}, .count = {n}, .data = data};
+  fx_status status = fx_ckpt_save(control, c->dir, &state, "", &region, 1, 0, 1, 0, NULL, NULL);
+  pthread_mutex_lock(&g_case_lock);
+  c->failures += status == FX_ERR_IO && strstr(fx_error_text(), "rank 1: ") &&
+                 strstr(fx_error_text(), "shard_00001.h5 cannot be written: No space left on device");
+  pthread_mutex_unlock(&g_case_lock);
+  free(data);
+}
+
 static int on_full_disk(const char *disk) {
   char dir[500], filler[500], name[64], *found = NULL;
   int failed = 0, saved = 0;
@@ -409,7 +436,10 @@ static int on_full_disk(const char *disk) {
   NEED(save_floats(dir, 2, 2000000) == FX_ERR_IO);
   NEED(strstr(fx_error_text(), "shard_00000.h5 cannot be written: No space left on device"));
   NEED(!there_is(dir, "step_00000002.tmp") && !there_is(dir, "step_00000002"));
-  /* the same with ranks, of which all must learn it */
+  save_case uneven = {.dir = dir, .step = 3};
+  run_ranks(RANKS, save_uneven, &uneven);
+  NEED(uneven.failures == RANKS && !there_is(dir, "step_00000003.tmp"));
+  /* no rank has room */
   fill_disk(filler, 300000);
   save_case c = {.dir = dir, .step = 3, .how = CUT_ROWS, .replicas = 1};
   run_ranks(RANKS, save_rank, &c);
