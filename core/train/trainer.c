@@ -216,6 +216,10 @@ static fx_status run_step(fx_trainer *run, double lr) {
                                        : FX_PHASE_MICRO_MID;
     FX_TRY(fx_stepper_run(run->stepper, phase, slot));
   }
+  if (run->job->on_gradients) {
+    fx_step_view view = {fx_trainer_iteration(run), (double)*fx_stepper_results(run->stepper)->loss, &run->model->params};
+    run->job->on_gradients(run->job->ctx, &view);
+  }
   FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_UPDATE, (int)((micros - 1) % SLOTS)));
   run->consumed_samples += run->config->train.global_batch_size;
   run->last_loss = (double)*fx_stepper_results(run->stepper)->loss;

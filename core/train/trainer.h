@@ -5,10 +5,19 @@
 
 #include "core/config/config.h"
 #include "dynamo_rt/comm/control.h"
+#include "parallel/param.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What an observer of a run sees between the backward and the update of a step: reduced gradients, weights before the
+ * update, the loss. Everything is borrowed. */
+typedef struct fx_step_view {
+  int64_t iteration; /* from 0 */
+  double loss;
+  const fx_params *params;
+} fx_step_view;
 
 /* What launch hands to a run. */
 typedef struct fx_job {
@@ -16,6 +25,8 @@ typedef struct fx_job {
   const fx_log *log;
   const char *trace_path; /* NULL, or a Chrome trace of one step: "%d" in it becomes the rank */
   int64_t trace_step;     /* which step, counted from 1 */
+  void (*on_gradients)(void *ctx, const fx_step_view *view); /* NULL, or called on every rank at every step */
+  void *ctx;
 } fx_job;
 
 typedef struct fx_train_report {
