@@ -113,59 +113,82 @@ static inline fx_status battery_compare(const battery_case *c, int rank, const c
                   battery_text(c), rank, (long long)i, (unsigned long long)w, (unsigned long long)g);
 }
 
+/* Four buffers of one call, each with a guard behind it. */
+typedef struct battery_buffers {
+  char *block; /* owned */
+  char *src, *dst, *want, *scratch;
+  size_t in_bytes, out_bytes;
+} battery_buffers;
+
+static inline void battery_allocate(const battery_case *c, int size, battery_buffers *b) {
+  size_t bytes = (size_t)c->count * fx_dtype_bytes(c->dtype);
+  b->in_bytes = c->kind == FX_REDUCE_SCATTER ? bytes * (size_t)size : bytes;
+  b->out_bytes = c->kind == FX_ALL_GATHER ? bytes * (size_t)size : bytes;
+  size_t most = (b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes) + BATTERY_GUARD;
+  most = (most + 63) / 64 * 64;
+  b->block = malloc(4 * most);
+  FX_ASSERT(b->block);
+  b->src = b->block;
+  b->dst = b->src + most;
+  b->want = b->dst + most;
+  b->scratch = b->want + most;
+  memset(b->block, 0xEE, 4 * most);
+}
+
+/* Issues the call; *got is where its result lies. */
+static inline fx_status battery_issue(fx_comm *comm, const battery_case *c, const battery_buffers *b,
+                                      const char **got) {
+  int size = comm->size, rank = comm->rank, root = c->shift % size;
+  size_t own = (size_t)rank * (size_t)c->count * fx_dtype_bytes(c->dtype);
+  char *src = b->src, *dst = b->dst;
+  if (c->in_place && c->kind == FX_ALL_REDUCE) dst = src;
+  if (c->in_place && c->kind == FX_REDUCE_SCATTER) dst = src + own;
+  if (c->in_place && c->kind == FX_ALL_GATHER) src = memcpy(dst + own, src, b->in_bytes);
+  if (c->kind == FX_BROADCAST && rank == root) memcpy(dst, src, b->out_bytes);
+  fx_comm_call call = {.kind = c->kind,
+                       .reduce = c->reduce,
+                       .dtype = c->dtype,
+                       .peer = (rank + c->shift) % size,
+                       .peer_from = (rank + size - root) % size,
+                       .count = c->count,
+                       .src = c->kind == FX_BROADCAST || c->kind == FX_RECV ? NULL : src,
+                       .dst = c->kind == FX_SEND ? NULL : dst};
+  if (c->kind == FX_BROADCAST) call.peer = root;
+  if (c->kind == FX_SEND) call.peer = rank + 1;
+  if (c->kind == FX_RECV) call.peer = rank - 1;
+  *got = dst;
+  return fx_comm_issue(comm, &call);
+}
+
+static inline fx_status battery_check(fx_comm *comm, const battery_case *c, const battery_buffers *b,
+                                      const char *got) {
+  int64_t element = (int64_t)fx_dtype_bytes(c->dtype);
+  if (c->kind != FX_SEND) {
+    battery_expect(c, comm->rank, comm->size, b->want, b->scratch);
+    FX_TRY(battery_compare(c, comm->rank, got, b->want, (int64_t)b->out_bytes / element));
+  }
+  for (int i = 0; i < BATTERY_GUARD; i++)
+    REQUIRE((unsigned char)b->dst[b->out_bytes + (size_t)i] == 0xEE &&
+                (unsigned char)b->src[b->in_bytes + (size_t)i] == 0xEE,
+            "%s on rank %d wrote past its end", battery_text(c), comm->rank);
+  if (c->in_place) return FX_OK;
+  battery_fill(c->dtype, b->scratch, comm->rank, (int64_t)b->in_bytes / element); /* src is only read */
+  return battery_compare(c, comm->rank, b->src, b->scratch, (int64_t)b->in_bytes / element);
+}
+
 /* One call with buffers of its own. For FX_SEND even ranks send to the next odd one, which runs FX_RECV. */
 static inline fx_status battery_run(fx_comm *comm, battery_case c) {
-  int size = comm->size, rank = comm->rank;
+  battery_buffers b = {0};
+  const char *got = NULL;
   if (c.kind == FX_SEND) {
-    if (rank % 2 == 0 && rank + 1 == size) return FX_OK;
-    if (rank % 2) c.kind = FX_RECV;
+    if (comm->rank % 2 == 0 && comm->rank + 1 == comm->size) return FX_OK;
+    if (comm->rank % 2) c.kind = FX_RECV;
   }
-  size_t element = fx_dtype_bytes(c.dtype), bytes = (size_t)c.count * element;
-  size_t in_bytes = c.kind == FX_REDUCE_SCATTER ? bytes * (size_t)size : bytes;
-  size_t out_bytes = c.kind == FX_ALL_GATHER ? bytes * (size_t)size : bytes;
-  size_t most = (in_bytes > out_bytes ? in_bytes : out_bytes) + BATTERY_GUARD;
-  char *src = malloc(most), *own_dst = malloc(most), *want = malloc(most), *scratch = malloc(most);
-  REQUIRE(src && own_dst && want && scratch, "no memory for %s", battery_text(&c));
-  memset(own_dst, 0xEE, most);
-  battery_fill(c.dtype, src, rank, (int64_t)(in_bytes / element));
-  char *dst = own_dst;
-  const char *from = src;
-  if (c.in_place && c.kind == FX_ALL_REDUCE) dst = src;
-  if (c.in_place && c.kind == FX_REDUCE_SCATTER) dst = src + (size_t)rank * bytes;
-  if (c.in_place && c.kind == FX_ALL_GATHER) {
-    from = dst + (size_t)rank * bytes;
-    memcpy(dst + (size_t)rank * bytes, src, bytes);
-  }
-  if (c.kind == FX_BROADCAST && rank == c.shift % size) memcpy(dst, src, bytes);
-  int peer = c.kind == FX_BROADCAST ? c.shift % size
-             : c.kind == FX_SEND    ? rank + 1
-             : c.kind == FX_RECV    ? rank - 1
-                                    : (rank + c.shift) % size;
-  fx_comm_call call = {.kind = c.kind,
-                       .reduce = c.reduce,
-                       .dtype = c.dtype,
-                       .peer = peer,
-                       .peer_from = (rank + size - c.shift % size) % size,
-                       .count = c.count,
-                       .src = c.kind == FX_BROADCAST || c.kind == FX_RECV ? NULL : from,
-                       .dst = c.kind == FX_SEND ? NULL : dst};
-  fx_status status = fx_comm_issue(comm, &call);
-  bool receives = c.kind != FX_SEND && c.kind != FX_BARRIER;
-  if (status == FX_OK && receives) {
-    battery_expect(&c, rank, size, want, scratch);
-    status = battery_compare(&c, rank, dst, want, (int64_t)(out_bytes / element));
-  }
-  for (int i = 0; status == FX_OK && i < BATTERY_GUARD; i++)
-    if ((unsigned char)own_dst[out_bytes + (size_t)i] != 0xEE)
-      status = fx_error(FX_ERR_INTERNAL, "%s on rank %d wrote past its end", battery_text(&c), rank);
-  if (status == FX_OK && !c.in_place) {
-    battery_fill(c.dtype, scratch, rank, (int64_t)(in_bytes / element));
-    status = battery_compare(&c, rank, src, scratch, (int64_t)(in_bytes / element));
-  }
-  free(src);
-  free(own_dst);
-  free(want);
-  free(scratch);
+  battery_allocate(&c, comm->size, &b);
+  battery_fill(c.dtype, b.src, comm->rank, (int64_t)(b.in_bytes / fx_dtype_bytes(c.dtype)));
+  fx_status status = battery_issue(comm, &c, &b, &got);
+  if (status == FX_OK) status = battery_check(comm, &c, &b, got);
+  free(b.block);
   return status;
 }
 

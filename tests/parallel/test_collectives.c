@@ -74,9 +74,13 @@ static void release(rank_env *env, bound_plan *bound) {
 }
 
 static fx_status compare_bits(const char *what, const float *got, const float *want, int64_t count) {
-  for (int64_t i = 0; i < count; i++)
-    REQUIRE(memcmp(&got[i], &want[i], sizeof(float)) == 0, "%s: element %lld: expected %.9g, got %.9g", what,
-            (long long)i, (double)want[i], (double)got[i]);
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t g, w;
+    memcpy(&g, &got[i], sizeof g);
+    memcpy(&w, &want[i], sizeof w);
+    REQUIRE(g == w, "%s: element %lld: expected %.9g, got %.9g", what, (long long)i, (double)want[i],
+            (double)got[i]);
+  }
   return FX_OK;
 }
 
@@ -118,7 +122,7 @@ static fx_graph *chain_graph(rank_env *env, chain *c) {
 
 static void chain_reset(rank_env *env, chain *c) {
   int size = env->comm->size, rank = env->comm->rank;
-  float sum[N], most[N], next[N], x[N];
+  float sum[N] = {0}, most[N] = {0}, next[N], x[N] = {0};
   battery_fill(FX_F32, c->x, rank, N);
   battery_fill(FX_F32, c->grad, rank + 100, N);
   memset(c->out, 0xEE, sizeof c->out);
@@ -308,7 +312,7 @@ static fx_value dot(fx_graph *g, fx_value y, float *weight, int64_t count) {
 static fx_status gradient(rank_env *env, fx_collective kind, fx_exec_mode mode) {
   int size = env->comm->size, rank = env->comm->rank, to = (rank + 1) % size, from = (rank + size - 1) % size;
   int64_t in = kind == FX_REDUCE_SCATTER ? size : 1, out = kind == FX_ALL_GATHER ? size : 1;
-  float x[MOST], dx[MOST], want[MOST], weight[MOST];
+  float x[MOST], dx[MOST], want[MOST] = {0}, weight[MOST];
   battery_fill(FX_F32, x, 10 + rank, in * BLOCK);
   battery_fill(FX_F32, weight, rank, out * BLOCK);
   memset(dx, 0xEE, sizeof dx);
@@ -330,7 +334,7 @@ static fx_status gradient(rank_env *env, fx_collective kind, fx_exec_mode mode) 
   release(env, &bound);
   if (status != FX_OK) return status;
   if (kind == FX_ALL_GATHER) { /* the block of this rank in every rank's weight, summed */
-    float all[MOST];
+    float all[MOST] = {0};
     rank_sum(all, size, size * BLOCK);
     memcpy(want, all + rank * BLOCK, BLOCK * sizeof *want);
   } else if (kind == FX_REDUCE_SCATTER) {

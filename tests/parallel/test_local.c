@@ -66,7 +66,9 @@ static void order_matters(void) {
     battery_fill(FX_F32, x, 2 - r, N);
     battery_combine(FX_F32, FX_REDUCE_SUM, backward, x, N);
   }
-  CHECK(memcmp(forward, backward, sizeof forward) != 0);
+  int differ = 0;
+  for (int i = 0; i < N; i++) differ += forward[i] != backward[i];
+  CHECK(differ > 8);
 }
 
 static fx_status nan_rank(fx_comm *comm, fx_control *control) {
