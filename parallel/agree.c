@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans are compared by digest; only when digests differ do texts travel, those of two ranks. What is then looked for
- * is the first place where the two differ, read as a sequence of entries over all plans in order. Every rank holds the
- * same digests and the same two texts, so every rank composes the same sentence. */
+/* Plans are compared by digest; only when digests differ do texts travel, those of two ranks. What is then
+ * looked for is the first place where the two differ, read as a sequence of entries over all plans in order.
+ * Every rank holds the same digests and the same two texts, so every rank composes the same sentence. */
 #include "parallel/agree.h"
 
 #include <pthread.h>
@@ -75,11 +75,12 @@ static fx_status compare_ledgers(reader *a, reader *b, int rank_b, const char *o
     if (!has_x && !has_y) return FX_OK;
     if (has_x && has_y && x_length == y_length && memcmp(x, y, (size_t)x_length) == 0) continue;
     char left[512], right[512];
-    return fx_error(FX_ERR_DIVERGED,
-                    "rank 0 and rank %d differ at entry %d of plan %.64s: rank 0 %s; rank %d %s%s; every rank "
-                    "must record the same collectives in the same order",
-                    rank_b, number, a->name, side_text(has_x, x, x_length, number, left, sizeof left), rank_b,
-                    side_text(has_y, y, y_length, number, right, sizeof right), others);
+    return fx_error(
+        FX_ERR_DIVERGED,
+        "rank 0 and rank %d differ at entry %d of plan %.64s: rank 0 %s; rank %d %s%s; every rank "
+        "must record the same collectives in the same order",
+        rank_b, number, a->name, side_text(has_x, x, x_length, number, left, sizeof left), rank_b,
+        side_text(has_y, y, y_length, number, right, sizeof right), others);
   }
 }
 
@@ -93,10 +94,11 @@ static fx_status compare_plans(const char *left, int64_t left_bytes, const char 
       char x[80], y[80];
       snprintf(x, sizeof x, has_a ? "plan %.64s" : "none", a.name);
       snprintf(y, sizeof y, has_b ? "plan %.64s" : "none", b.name);
-      return fx_error(FX_ERR_DIVERGED,
-                      "rank 0 and rank %d differ at plan %d: rank 0 has %s; rank %d has %s%s; every rank must "
-                      "prepare the same plans in the same order",
-                      rank_b, number, x, rank_b, y, others);
+      return fx_error(
+          FX_ERR_DIVERGED,
+          "rank 0 and rank %d differ at plan %d: rank 0 has %s; rank %d has %s%s; every rank must "
+          "prepare the same plans in the same order",
+          rank_b, number, x, rank_b, y, others);
     }
     FX_TRY(compare_ledgers(&a, &b, rank_b, others));
   }
@@ -124,9 +126,8 @@ static fx_status find_difference(fx_control *control, const fx_hash128 *digests,
     snprintf(others, sizeof others, " (unlike rank 0 are ranks %s)",
              fx_rank_list(unlike, true, size, list, sizeof list));
   bool speaks = control->rank == 0 || control->rank == other;
-  FX_TRY_GOTO(
-      fx_control_all_gather(control, mine, speaks ? bytes : 0, &all, offsets, (int)deadline_left_ms),
-      free_texts);
+  FX_TRY_GOTO(fx_control_all_gather(control, mine, speaks ? bytes : 0, &all, offsets, (int)deadline_left_ms),
+              free_texts);
   status = compare_plans(all, offsets[1], all + offsets[other], offsets[other + 1] - offsets[other], other,
                          others);
 free_texts:
@@ -157,8 +158,8 @@ fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, con
   for (int r = 1; r < control->size; r++)
     equal = equal && memcmp(&digests[r], &digests[0], sizeof digest) == 0;
   if (!equal)
-    status = find_difference(control, digests, mine, bytes,
-                             fx_max_i64(timeout_ms - (now_ms() - begin), 1000));
+    status =
+        find_difference(control, digests, mine, bytes, fx_max_i64(timeout_ms - (now_ms() - begin), 1000));
 free_messages:
   free(all);
   free(offsets);
@@ -214,7 +215,8 @@ static fx_status ready_look(const ready_job *job, const heartbeat *beats, bool *
   if (busy == 0) return FX_OK;
   fx_rank_list(working, true, size, list, sizeof list);
   if (given_up)
-    return fx_error(FX_ERR_COMM, "rank %s not ready after %d ms, though alive; raise the timeout if that is expected",
+    return fx_error(FX_ERR_COMM,
+                    "rank %s not ready after %d ms, though alive; raise the timeout if that is expected",
                     list, job->options.timeout_ms);
   if (!working[job->control->rank] && waited_ms >= *next_log_ms) {
     fx_info(job->options.log, "waiting %.1f s for rank %s to get ready", (double)waited_ms / 1000, list);

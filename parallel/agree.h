@@ -26,7 +26,7 @@ fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, con
 typedef fx_status (*fx_agree_work)(void *ctx);
 
 typedef struct fx_agree_ready_options {
-  int heartbeat_ms;  /* pause between two heartbeats; also how late a finished rank may be noticed */
+  int heartbeat_ms;  /* pause between two heartbeats of a rank that works */
   int silence_ms;    /* a rank whose heartbeat does not come for this long is lost */
   int timeout_ms;    /* a rank that works longer than this is given up, though it still answers */
   const fx_log *log; /* says whom we wait for; NULL: silent */

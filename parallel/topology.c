@@ -73,8 +73,8 @@ int fx_topology_rank(fx_topology_shape shape, int tp_rank, int cp_rank, int dp_r
   return tp_rank + shape.tp * (cp_rank + shape.cp * dp_rank);
 }
 
-/* World ranks that share this rank's coordinates where `free_*` is false, in rank order, which is the group order of
- * every kind: cp runs faster than dp. */
+/* World ranks that share this rank's coordinates where `free_*` is false, in rank order, which is the group
+ * order of every kind: cp runs faster than dp. */
 static int group_ranks(const fx_topology *t, bool free_tp, bool free_cp, bool free_dp, int *ranks) {
   fx_topology_shape shape = {t->tp, t->cp, t->dp};
   int count = 0;
@@ -99,10 +99,10 @@ static fx_status make_comms(fx_control *control, fx_topology *t) {
   int *ranks = NULL;
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&ranks, (size_t)t->size, sizeof *ranks));
-#define MAKE_COMM(field, name)                                                                               \
-  if (status == FX_OK) {                                                                                     \
-    int count = group_ranks(t, extent[ID_##field].tp, extent[ID_##field].cp, extent[ID_##field].dp, ranks);  \
-    status = fx_control_split(control, name, ID_##field, ranks, count, &t->comm.field);                      \
+#define MAKE_COMM(field, name)                                                                              \
+  if (status == FX_OK) {                                                                                    \
+    int count = group_ranks(t, extent[ID_##field].tp, extent[ID_##field].cp, extent[ID_##field].dp, ranks); \
+    status = fx_control_split(control, name, ID_##field, ranks, count, &t->comm.field);                     \
   }
   FX_TOPOLOGY_COMM_LIST(MAKE_COMM)
 #undef MAKE_COMM
@@ -113,10 +113,11 @@ static fx_status make_comms(fx_control *control, fx_topology *t) {
 fx_status fx_topology_create(fx_control *control, int tp, int cp, fx_topology **out) {
   int size = control->size;
   if (tp < 1 || size % tp)
-    return fx_error(FX_ERR_CONFIG,
-                    "parallel.tensor: %d does not divide the %d rank%s of this job; choose a divisor of %d or "
-                    "start another number of ranks",
-                    tp, size, size == 1 ? "" : "s", size);
+    return fx_error(
+        FX_ERR_CONFIG,
+        "parallel.tensor: %d does not divide the %d rank%s of this job; choose a divisor of %d or "
+        "start another number of ranks",
+        tp, size, size == 1 ? "" : "s", size);
   if (cp < 1 || size / tp % cp)
     return fx_error(FX_ERR_CONFIG,
                     "parallel.context: %d does not divide the %d rank%s that parallel.tensor: %d leaves of "

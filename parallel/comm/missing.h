@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* "0 2 3" into text: the ranks r < size with here[r] == value, the first ones only ("0 1 2 and 5 more") when they are
- * many or text is short. Returns text. */
+/* "0 2 3" into text: the ranks r < size with here[r] == value, the first ones only ("0 1 2 and 5 more") when
+ * they are many or text is short. Returns text. */
 const char *fx_rank_list(const bool *here, bool value, int size, char *text, size_t capacity);
 
 /* FX_ERR_COMM: how many of `size` ranks answered within timeout_ms, and which did not. */

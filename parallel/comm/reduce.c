@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of BLOCK elements are accumulated in a buffer of their own and copied out at the end, so that dst may be any
- * of the sources and the inner loops still vectorise. Vectors run along the elements, never across ranks: the order
- * of the additions of one element is the rank order whatever the block. */
+/* Blocks of BLOCK elements are accumulated in a buffer of their own and copied out at the end, so that dst
+ * may be any of the sources and the inner loops still vectorise. Vectors run along the elements, never across
+ * ranks: the order of the additions of one element is the rank order whatever the block. */
 #include "parallel/comm/reduce.h"
 
 #include <string.h>
@@ -17,18 +17,18 @@ enum { BLOCK = 1024 };
 #define MAX_FLOAT(type, a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 #define MAX_INT(type, a, b) ((b) > (a) ? (b) : (a))
 
-#define REDUCE_FUNCTION(name, type, combine)                                                                 \
-  static void name(const void *const *src, int num_ranks, void *dst, int64_t count) {                        \
-    type sum[BLOCK];                                                                                         \
-    for (int64_t begin = 0; begin < count; begin += BLOCK) {                                                 \
-      int64_t n = fx_min_i64(BLOCK, count - begin);                                                          \
-      memcpy(sum, (const type *)src[0] + begin, (size_t)n * sizeof(type));                                   \
-      for (int r = 1; r < num_ranks; r++) {                                                                  \
-        const type *x = (const type *)src[r] + begin;                                                        \
-        for (int64_t i = 0; i < n; i++) sum[i] = combine(type, sum[i], x[i]);                                \
-      }                                                                                                      \
-      memcpy((type *)dst + begin, sum, (size_t)n * sizeof(type));                                            \
-    }                                                                                                        \
+#define REDUCE_FUNCTION(name, type, combine)                                          \
+  static void name(const void *const *src, int num_ranks, void *dst, int64_t count) { \
+    type sum[BLOCK];                                                                  \
+    for (int64_t begin = 0; begin < count; begin += BLOCK) {                          \
+      int64_t n = fx_min_i64(BLOCK, count - begin);                                   \
+      memcpy(sum, (const type *)src[0] + begin, (size_t)n * sizeof(type));            \
+      for (int r = 1; r < num_ranks; r++) {                                           \
+        const type *x = (const type *)src[r] + begin;                                 \
+        for (int64_t i = 0; i < n; i++) sum[i] = combine(type, sum[i], x[i]);         \
+      }                                                                               \
+      memcpy((type *)dst + begin, sum, (size_t)n * sizeof(type));                     \
+    }                                                                                 \
   }
 
 REDUCE_FUNCTION(sum_f32, float, ADD_FLOAT)

@@ -12,9 +12,9 @@ extern "C" {
 
 enum { FX_SPLIT_TIMEOUT_MS = 120000 }; /* ranks start up to two minutes apart on a cold file system */
 
-/* Collective over the control channel; arguments as fx_control_split. *group_rank: this rank's place among `ranks`, -1
- * when count is 0. FX_ERR_COMM, on every rank, when a rank lists a member that lists another group, or is not itself in
- * its list. */
+/* Collective over the control channel; arguments as fx_control_split. *group_rank: this rank's place among
+ * `ranks`, -1 when count is 0. FX_ERR_COMM, on every rank, when a rank lists a member that lists another
+ * group, or is not itself in its list. */
 fx_status fx_split_check(fx_control *control, const char *name, int id, const int *ranks, int count,
                          int *group_rank);
 

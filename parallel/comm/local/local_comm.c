@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In-process communicators. A collective: every rank posts its call, all meet, each does its share directly on the
- * others' buffers (ranks share one address space), all meet again. Point to point: the sender posts its buffer in the
- * channel of the pair and waits until the receiver has copied it.
+/* In-process communicators. A collective: every rank posts its call, all meet, each does its share directly
+ * on the others' buffers (ranks share one address space), all meet again. Point to point: the sender posts
+ * its buffer in the channel of the pair and waits until the receiver has copied it.
  *
- * Nobody's buffer may be read after its owner has left with an error: `reading` counts the ranks that may still look
- * at posted buffers, and a rank that leaves a dead group waits until it is 0. Sections counted there never block. */
+ * Nobody's buffer may be read after its owner has left with an error: `reading` counts the ranks that may
+ * still look at posted buffers, and a rank that leaves a dead group waits until it is 0. Sections counted
+ * there never block. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +103,7 @@ static bool calls_match(local_comm *comm) {
 }
 
 static char *at(const void *base, const fx_comm_call *call, int64_t index) {
-  return (char *)(uintptr_t)base + (size_t)index * fx_dtype_bytes(call->dtype);
+  return (char *)base + (size_t)index * fx_dtype_bytes(call->dtype);
 }
 
 static void copy(void *dst, const void *src, const fx_comm_call *call, int64_t count) {
@@ -136,11 +137,20 @@ static void do_all_gather(local_comm *comm, const fx_comm_call *call) {
 /* Called without the mutex, between two meetings. */
 static void do_share(local_comm *comm, const fx_comm_call *call) {
   switch (call->kind) {
-  case FX_ALL_REDUCE: do_all_reduce(comm, call); break;
-  case FX_REDUCE_SCATTER: do_reduce_scatter(comm, call); break;
-  case FX_ALL_GATHER: do_all_gather(comm, call); break;
-  case FX_BROADCAST: copy(call->dst, comm->group->calls[call->peer]->dst, call, call->count); break;
-  default: break;
+  case FX_ALL_REDUCE:
+    do_all_reduce(comm, call);
+    break;
+  case FX_REDUCE_SCATTER:
+    do_reduce_scatter(comm, call);
+    break;
+  case FX_ALL_GATHER:
+    do_all_gather(comm, call);
+    break;
+  case FX_BROADCAST:
+    copy(call->dst, comm->group->calls[call->peer]->dst, call, call->count);
+    break;
+  default:
+    break;
   }
 }
 
@@ -169,8 +179,7 @@ static fx_status wait_taken(local_comm *comm, channel *ch) {
 static fx_status receive(local_comm *comm, const fx_comm_call *call, int from) {
   local_group *group = comm->group;
   channel *ch = &group->channels[from * group->size + comm->base.rank];
-  while (ch->state != CHANNEL_POSTED && !group->dead)
-    pthread_cond_wait(&group->changed, &comm->world->mutex);
+  while (ch->state != CHANNEL_POSTED && !group->dead) pthread_cond_wait(&group->changed, &comm->world->mutex);
   if (group->dead) return leave_dead(comm);
   if (ch->call->count != call->count || ch->call->dtype != call->dtype) {
     char why[256];
@@ -200,7 +209,8 @@ static fx_status point_to_point(local_comm *comm, const fx_comm_call *call) {
     out->call = call;
     pthread_cond_broadcast(&group->changed);
   }
-  if (call->kind != FX_SEND) status = receive(comm, call, call->kind == FX_RECV ? call->peer : call->peer_from);
+  if (call->kind != FX_SEND)
+    status = receive(comm, call, call->kind == FX_RECV ? call->peer : call->peer_from);
   if (call->kind != FX_RECV) {
     fx_status sent = wait_taken(comm, out);
     if (status == FX_OK) status = sent;
@@ -266,7 +276,7 @@ static fx_status group_get(fx_local_world *world, int64_t key, int first, int si
   group->key = key;
   group->first = first;
   group->size = group->members_left = size;
-  fx_status status = fx_calloc(&group->calls, (size_t)size, sizeof *group->calls);
+  fx_status status = fx_calloc(&group->calls, (size_t)size, sizeof(void *));
   if (status == FX_OK)
     status = fx_calloc(&group->channels, (size_t)size * (size_t)size, sizeof *group->channels);
   if (status != FX_OK) {

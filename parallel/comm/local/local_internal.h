@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the in-process control channel and its communicators share. One mutex a world guards everything; each group
- * and the control channel wait on conditions of their own. Copies and sums run outside the mutex. */
+/* What the in-process control channel and its communicators share. One mutex a world guards everything; each
+ * group and the control channel wait on conditions of their own. Copies and sums run outside the mutex. */
 #ifndef FX_PARALLEL_COMM_LOCAL_LOCAL_INTERNAL_H
 #define FX_PARALLEL_COMM_LOCAL_LOCAL_INTERNAL_H
 
@@ -11,7 +11,8 @@
 
 typedef struct local_group local_group;
 
-/* One all_gather of the control channel. Messages are copied in, so a rank may leave before the others have read. */
+/* One all_gather of the control channel. Messages are copied in, so a rank may leave before the others have
+ * read. */
 typedef struct local_round {
   struct local_round *next;
   int64_t number;

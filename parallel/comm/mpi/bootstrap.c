@@ -45,8 +45,8 @@ void fx_mpi_context_unref(fx_mpi_context *context) {
   int left = --context->references;
   pthread_mutex_unlock(&context->mutex);
   if (left > 0) return;
-  /* context->comm is not freed: MPI_Finalize does it, and freeing is collective, which a rank that leaves after an
-   * error must not wait for */
+  /* context->comm is not freed: MPI_Finalize does it, and freeing is collective, which a rank that leaves
+   * after an error must not wait for */
   pthread_mutex_destroy(&context->mutex);
   free(context);
 }

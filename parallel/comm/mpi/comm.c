@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators over MPI. Everything is built from nonblocking calls and polled waits that yield.
  *
- * Sums are ours, in rank order, because MPI_Allreduce promises neither an order nor the same order for every message
- * size. Each rank owns a chunk: it receives that chunk from every peer, sums in rank order, hands the result to all.
- * Short messages skip the second round: everybody receives everything and sums it alone; the bits are the same.
- * Messages longer than the staging go in segments. Between two ranks messages of one tag keep their order, and all
- * ranks issue the same calls in the same order, so one tag is enough.
+ * Sums are ours, in rank order, because MPI_Allreduce promises neither an order nor the same order for every
+ * message size. Each rank owns a chunk: it receives that chunk from every peer, sums in rank order, hands the
+ * result to all. Short messages skip the second round: everybody receives everything and sums it alone; the
+ * bits are the same. Messages longer than the staging go in segments. Between two ranks messages of one tag
+ * keep their order, and all ranks issue the same calls in the same order, so one tag is enough.
  *
- * Abort: the rank raises its own flag and sends an empty message to each peer; a wait that has lasted looks for it. */
+ * Abort: the rank raises its own flag and sends an empty message to each peer; a wait that has lasted looks
+ * for it. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 
 enum { TAG_DATA = 1, TAG_ABORT = 2 };
 
-static const int64_t STAGING_BYTES = 8 << 20;   /* of a communicator, all peers together */
+static const int64_t STAGING_BYTES = 8 << 20; /* of a communicator, all peers together */
 static const int64_t MAX_CHUNK_BYTES = 512 << 10, MIN_CHUNK_BYTES = 16 << 10;
 static const int64_t SHORT_BYTES = 8 << 10;     /* a message that goes whole to everybody */
 static const int64_t MESSAGE_BYTES = 256 << 20; /* of one MPI message without staging; its count is an int */
@@ -40,7 +41,8 @@ typedef struct mpi_comm {
 static fx_status post_send(mpi_comm *comm, const void *data, int64_t bytes, int peer) {
   if (bytes == 0) return FX_OK;
   pthread_mutex_lock(&comm->context->mutex);
-  int code = MPI_Isend(data, (int)bytes, MPI_BYTE, peer, TAG_DATA, comm->comm, &comm->requests[comm->pending]);
+  int code =
+      MPI_Isend(data, (int)bytes, MPI_BYTE, peer, TAG_DATA, comm->comm, &comm->requests[comm->pending]);
   pthread_mutex_unlock(&comm->context->mutex);
   if (code == MPI_SUCCESS) comm->pending++;
   return fx_mpi_check(code, "MPI_Isend");
@@ -49,7 +51,8 @@ static fx_status post_send(mpi_comm *comm, const void *data, int64_t bytes, int 
 static fx_status post_receive(mpi_comm *comm, void *data, int64_t bytes, int peer) {
   if (bytes == 0) return FX_OK;
   pthread_mutex_lock(&comm->context->mutex);
-  int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, TAG_DATA, comm->comm, &comm->requests[comm->pending]);
+  int code =
+      MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, TAG_DATA, comm->comm, &comm->requests[comm->pending]);
   pthread_mutex_unlock(&comm->context->mutex);
   if (code == MPI_SUCCESS) comm->pending++;
   return fx_mpi_check(code, "MPI_Irecv");
@@ -104,14 +107,15 @@ static fx_status wait_all(mpi_comm *comm) {
 }
 
 static char *at(const void *base, int64_t bytes) {
-  return (char *)(uintptr_t)base + bytes;
+  return (char *)base + bytes;
 }
 
 static char *staged(const mpi_comm *comm, int peer) {
   return comm->staging + comm->chunk_bytes * peer;
 }
 
-/* The i-th peer in the order of posting: each rank starts at its neighbour, so that nobody is addressed by all. */
+/* The i-th peer in the order of posting: each rank starts at its neighbour, so that nobody is addressed by
+ * all. */
 static int peer_to(const mpi_comm *comm, int i) {
   return (comm->base.rank + i) % comm->base.size;
 }
@@ -121,8 +125,7 @@ static int peer_from(const mpi_comm *comm, int i) {
 
 /* dst := what this rank has at `mine` and the peers have sent to its staging, summed in rank order. */
 static void sum_staged(mpi_comm *comm, const fx_comm_call *call, const void *mine, void *dst, int64_t bytes) {
-  for (int r = 0; r < comm->base.size; r++)
-    comm->sources[r] = r == comm->base.rank ? mine : staged(comm, r);
+  for (int r = 0; r < comm->base.size; r++) comm->sources[r] = r == comm->base.rank ? mine : staged(comm, r);
   fx_reduce_ranks(call->dtype, call->reduce, comm->sources, comm->base.size, dst,
                   bytes / (int64_t)fx_dtype_bytes(call->dtype));
 }
@@ -137,7 +140,8 @@ static fx_status all_reduce_short(mpi_comm *comm, const fx_comm_call *call, int6
   return FX_OK;
 }
 
-/* Chunk r of a segment of `bytes` bytes: where it begins, how long it is (0 for the last ones of a short segment). */
+/* Chunk r of a segment of `bytes` bytes: where it begins, how long it is (0 for the last ones of a short
+ * segment). */
 static int64_t chunk_begin(int64_t bytes, int64_t chunk, int r) {
   return fx_min_i64(bytes, chunk * r);
 }
@@ -204,7 +208,8 @@ static fx_status do_all_gather(mpi_comm *comm, const fx_comm_call *call, int64_t
   return FX_OK;
 }
 
-/* A binomial tree: in the round of `bit`, ranks below it (counted from the root) serve the rank `bit` further on. */
+/* A binomial tree: in the round of `bit`, ranks below it (counted from the root) serve the rank `bit` further
+ * on. */
 static fx_status do_broadcast(mpi_comm *comm, const fx_comm_call *call, int64_t bytes) {
   int size = comm->base.size, relative = (comm->base.rank - call->peer + size) % size;
   for (int64_t begin = 0; begin < bytes; begin += MESSAGE_BYTES) {
@@ -248,12 +253,18 @@ static fx_status do_barrier(mpi_comm *comm) {
 static fx_status issue(mpi_comm *comm, const fx_comm_call *call) {
   int64_t bytes = call->count * (int64_t)fx_dtype_bytes(call->dtype);
   switch (call->kind) {
-  case FX_ALL_REDUCE: return do_all_reduce(comm, call, bytes);
-  case FX_REDUCE_SCATTER: return do_reduce_scatter(comm, call, bytes);
-  case FX_ALL_GATHER: return do_all_gather(comm, call, bytes);
-  case FX_BROADCAST: return do_broadcast(comm, call, bytes);
-  case FX_BARRIER: return do_barrier(comm);
-  default: return do_point_to_point(comm, call, bytes);
+  case FX_ALL_REDUCE:
+    return do_all_reduce(comm, call, bytes);
+  case FX_REDUCE_SCATTER:
+    return do_reduce_scatter(comm, call, bytes);
+  case FX_ALL_GATHER:
+    return do_all_gather(comm, call, bytes);
+  case FX_BROADCAST:
+    return do_broadcast(comm, call, bytes);
+  case FX_BARRIER:
+    return do_barrier(comm);
+  default:
+    return do_point_to_point(comm, call, bytes);
   }
 }
 
@@ -315,7 +326,7 @@ fx_status fx_mpi_comm_create(fx_mpi_context *context, MPI_Comm handle, const cha
   if (size > 1) {
     int64_t share = STAGING_BYTES / size / FX_ALIGN * FX_ALIGN;
     comm->chunk_bytes = fx_min_i64(fx_max_i64(share, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES);
-    FX_TRY_GOTO(fx_calloc(&comm->requests, 2 * n, sizeof *comm->requests), destroy_comm);
+    FX_TRY_GOTO(fx_calloc(&comm->requests, 2 * n, sizeof(MPI_Request)), destroy_comm);
     FX_TRY_GOTO(fx_calloc(&comm->sources, n, sizeof *comm->sources), destroy_comm);
     FX_TRY_GOTO(fx_alloc_aligned(&comm->staging, n * (size_t)comm->chunk_bytes), destroy_comm);
     for (int i = 0; i < 2 * size; i++) comm->requests[i] = MPI_REQUEST_NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control channel over MPI: every rank sends its message to every other one, point to point and nonblocking, first
- * the length, then the bytes. So each rank knows by itself who is missing, and no collective of the library, which
- * could not be given up, is ever entered. Messages are small and few; the number of them (ranks squared) does not
- * matter beside a step. */
+/* The control channel over MPI: every rank sends its message to every other one, point to point and
+ * nonblocking, first the length, then the bytes. So each rank knows by itself who is missing, and no
+ * collective of the library, which could not be given up, is ever entered. Messages are small and few; the
+ * number of them (ranks squared) does not matter beside a step. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void exchange_free(exchange *x) {
 static fx_status exchange_init(exchange *x, int size, const void *mine, int64_t bytes) {
   size_t n = (size_t)size;
   memset(x, 0, sizeof *x);
-  FX_TRY(fx_calloc(&x->requests, 2 * n, sizeof *x->requests));
+  FX_TRY(fx_calloc(&x->requests, 2 * n, sizeof(MPI_Request)));
   FX_TRY(fx_calloc(&x->finished, 2 * n, sizeof *x->finished));
   FX_TRY(fx_calloc(&x->lengths, n, sizeof *x->lengths));
   FX_TRY(fx_calloc(&x->offsets, n + 1, sizeof *x->offsets));
@@ -132,8 +132,8 @@ static fx_status mpi_all_gather(fx_control *base, const void *mine, int64_t byte
   }
   status = run_exchange(control, &x, bytes, timeout_ms);
   if (status != FX_OK) {
-    /* Requests may be pending, and a send cannot be taken back: the buffers stay with MPI until the process ends,
-     * which is what comes next. */
+    /* Requests may be pending, and a send cannot be taken back: the buffers stay with MPI until the process
+     * ends, which is what comes next. */
     control->dead = true;
     return status;
   }
@@ -144,7 +144,8 @@ static fx_status mpi_all_gather(fx_control *base, const void *mine, int64_t byte
   return FX_OK;
 }
 
-/* All ranks are here (fx_split_check), so the blocking calls below only wait for ranks that are on their way. */
+/* All ranks are here (fx_split_check), so the blocking calls below only wait for ranks that are on their way.
+ */
 static fx_status mpi_split(fx_control *base, const char *name, int id, const int *ranks, int count,
                            fx_comm **out) {
   mpi_control *control = (mpi_control *)base;

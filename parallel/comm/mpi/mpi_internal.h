@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the MPI control channel and the MPI communicators share: the lock that serialises every MPI call, how a wait
- * passes its time, and how an MPI error becomes a status. */
+/* What the MPI control channel and the MPI communicators share: the lock that serialises every MPI call, how
+ * a wait passes its time, and how an MPI error becomes a status. */
 #ifndef FX_PARALLEL_COMM_MPI_MPI_INTERNAL_H
 #define FX_PARALLEL_COMM_MPI_MPI_INTERNAL_H
 
@@ -24,7 +24,8 @@ void fx_mpi_context_unref(fx_mpi_context *context); /* NULL is fine */
 /* FX_OK, or FX_ERR_COMM with MPI's own words about `code`. */
 fx_status fx_mpi_check(int code, const char *call);
 
-/* Passes a moment of a wait: yields at first, then sleeps, so that ranks which share cores get on. Starts zeroed. */
+/* Passes a moment of a wait: yields at first, then sleeps, so that ranks which share cores get on. Starts
+ * zeroed. */
 typedef struct fx_mpi_pause {
   int turns;
 } fx_mpi_pause;

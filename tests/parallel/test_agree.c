@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rank agreement between in-process ranks: plans that differ in each possible way, and the ready barrier. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "parallel/agree.h"
+#include "parallel/comm/local/local.h"
+#include "tests/harness.h"
+#include "tests/parallel/battery.h"
+
+#define E1 "dp#3 all_reduce sum float32 x 8192 comm.bulk (core/model/step.c:88, layer 0)\n"
+#define E2 "tp#1 all_gather sum float32 x 512 comm.critical (parallel/linear.c:40, layer 1)\n"
+#define E3 "tp#1 reduce_scatter sum float32 x 2048 comm.critical (parallel/linear.c:52, layer 1)\n"
+#define E2_SHAPE "tp#1 all_gather sum float32 x 513 comm.critical (parallel/linear.c:40, layer 1)\n"
+
+enum { MAX_RANKS = 8, MAX_PLANS = 3 };
+
+/* What each rank brings, and what came out. */
+typedef struct agree_case {
+  int ranks;
+  const char *names[MAX_RANKS][MAX_PLANS], *ledgers[MAX_RANKS][MAX_PLANS];
+  int count[MAX_RANKS];
+  fx_status status[MAX_RANKS];
+  char text[MAX_RANKS][2048];
+} agree_case;
+
+static fx_status agree_rank(fx_control *control, void *ctx) {
+  agree_case *c = ctx;
+  int r = control->rank;
+  if (c->count[r] < 0) return FX_OK; /* never arrives */
+  c->status[r] = fx_agree_plans(control, c->names[r], c->ledgers[r], c->count[r], 400);
+  snprintf(c->text[r], sizeof c->text[r], "%s", fx_error_text());
+  return FX_OK;
+}
+
+/* All ranks alike: micro with E1 E2 E3, update with E1. */
+static agree_case *alike(int ranks) {
+  agree_case *c = calloc(1, sizeof *c);
+  c->ranks = ranks;
+  for (int r = 0; r < ranks; r++) {
+    c->names[r][0] = "micro_only";
+    c->ledgers[r][0] = E1 E2 E3;
+    c->names[r][1] = "update";
+    c->ledgers[r][1] = E1;
+    c->count[r] = 2;
+  }
+  return c;
+}
+
+/* Runs; every rank that arrived must end with `status` and one and the same sentence, which holds the parts.
+ */
+static void run_case(agree_case *c, fx_status status, const char *const parts[]) {
+  CHECK_OK(fx_local_run(c->ranks, agree_rank, c));
+  for (int r = 0; r < c->ranks; r++) {
+    if (c->count[r] < 0) continue;
+    CHECK_MSG(c->status[r] == status, "rank %d: expected %s, got %s (%s)", r, fx_status_name(status),
+              fx_status_name(c->status[r]), c->text[r]);
+    CHECK_STR(c->text[r], c->text[0]);
+    for (int i = 0; status != FX_OK && parts[i]; i++) CHECK_HAS(c->text[r], parts[i]);
+  }
+  free(c);
+}
+
+static void equal_plans(void) {
+  for (int ranks = 1; ranks <= 4; ranks++) run_case(alike(ranks), FX_OK, NULL);
+  agree_case *none = alike(3);
+  for (int r = 0; r < 3; r++) none->count[r] = 0;
+  run_case(none, FX_OK, NULL);
+  agree_case *quiet = alike(2);
+  for (int r = 0; r < 2; r++) quiet->ledgers[r][0] = "";
+  run_case(quiet, FX_OK, NULL);
+}
+
+static void dropped_entry(void) {
+  agree_case *c = alike(3);
+  c->ledgers[1][0] = E1 E3;
+  run_case(
+      c, FX_ERR_DIVERGED,
+      (const char *[]){"rank 0 and rank 1 differ at entry 2 of plan micro_only",
+                       "rank 0 has \"tp#1 all_gather sum float32 x 512 comm.critical (parallel/linear.c:40",
+                       "rank 1 has \"tp#1 reduce_scatter sum float32 x 2048 comm.critical "
+                       "(parallel/linear.c:52",
+                       NULL});
+  c = alike(4);
+  c->ledgers[2][0] = E1 E2;
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"rank 0 and rank 2 differ at entry 3 of plan micro_only",
+                            "rank 0 has \"tp#1 reduce_scatter", "rank 2 has no entry 3", NULL});
+  c = alike(2);
+  c->ledgers[0][1] = "";
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"entry 1 of plan update", "rank 0 has no entry 1", "rank 1 has \"dp#3", NULL});
+}
+
+static void swapped_and_reshaped(void) {
+  agree_case *c = alike(3);
+  c->ledgers[1][0] = E2 E1 E3;
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"differ at entry 1 of plan micro_only", "rank 0 has \"dp#3 all_reduce",
+                            "core/model/step.c:88", "rank 1 has \"tp#1 all_gather", "parallel/linear.c:40",
+                            NULL});
+  c = alike(3);
+  c->ledgers[2][0] = E1 E2_SHAPE E3;
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"rank 0 and rank 2 differ at entry 2", "x 512 ", "x 513 ", NULL});
+  c = alike(4); /* the odd one is rank 0 */
+  c->ledgers[0][0] = E1 E2_SHAPE E3;
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"rank 0 and rank 1 differ at entry 2", "unlike rank 0 are ranks 1 2 3", NULL});
+}
+
+static void plans_differ(void) {
+  agree_case *c = alike(3);
+  c->count[2] = 1;
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"differ at plan 2", "rank 0 has plan update", "rank 2 has none", NULL});
+  c = alike(2);
+  c->names[1][0] = "micro_first";
+  run_case(c, FX_ERR_DIVERGED,
+           (const char *[]){"differ at plan 1", "rank 0 has plan micro_only", "rank 1 has plan micro_first",
+                            NULL});
+}
+
+static void missing_rank(void) {
+  agree_case *c = alike(3);
+  c->count[1] = -1;
+  run_case(
+      c, FX_ERR_COMM,
+      (const char *[]){"plan agreement", "2 of 3 ranks answered within 400 ms", "missing: rank 1", NULL});
+}
+
+/* Lines longer than the sentence can hold are cut, the rest of the sentence stays. */
+static void long_entries(void) {
+  agree_case *c = alike(2);
+  char *line = malloc(4001);
+  memset(line, 'a', 4000);
+  line[4000] = '\0';
+  c->ledgers[1][0] = line;
+  run_case(c, FX_ERR_DIVERGED, (const char *[]){"aaaa", "every rank must record the same collectives", NULL});
+  free(line);
+}
+
+/* ---- ready ---- */
+
+typedef struct ready_case {
+  int work_ms[MAX_RANKS]; /* -1: never calls */
+  fx_status fails[MAX_RANKS];
+  fx_agree_ready_options options;
+  fx_status status[MAX_RANKS];
+  char text[MAX_RANKS][2048];
+} ready_case;
+
+typedef struct ready_work {
+  int ms;
+  fx_status result;
+} ready_work;
+
+static fx_status ready_do(void *ctx) {
+  const ready_work *w = ctx;
+  nanosleep(&(struct timespec){w->ms / 1000, (long)(w->ms % 1000) * 1000000}, NULL);
+  return w->result == FX_OK ? FX_OK : fx_error(w->result, "no registers left");
+}
+
+static fx_status ready_rank(fx_control *control, void *ctx) {
+  ready_case *c = ctx;
+  int r = control->rank;
+  if (c->work_ms[r] < 0) return FX_OK;
+  ready_work work = {c->work_ms[r], c->fails[r]};
+  c->status[r] = fx_agree_ready(control, ready_do, &work, c->options);
+  snprintf(c->text[r], sizeof c->text[r], "%s", fx_error_text());
+  return FX_OK;
+}
+
+static const fx_agree_ready_options g_patient = {
+    .heartbeat_ms = 20, .silence_ms = 10000, .timeout_ms = 60000};
+
+static void ready_is_patient(void) {
+  /* rank 2 works for longer than a silent rank would be tolerated: slow is not diverged */
+  ready_case c = {.work_ms = {0, 10, 2500},
+                  .options = {.heartbeat_ms = 50, .silence_ms = 1500, .timeout_ms = 60000}};
+  CHECK_OK(fx_local_run(3, ready_rank, &c));
+  for (int r = 0; r < 3; r++) CHECK_MSG(c.status[r] == FX_OK, "rank %d: %s", r, c.text[r]);
+}
+
+static void ready_failure_is_shared(void) {
+  ready_case c = {.work_ms = {0, 50, 10}, .fails = {FX_OK, FX_ERR_UNSUPPORTED, FX_OK}, .options = g_patient};
+  CHECK_OK(fx_local_run(3, ready_rank, &c));
+  for (int r = 0; r < 3; r++) {
+    CHECK_STATUS(c.status[r], FX_ERR_UNSUPPORTED);
+    CHECK_STR(c.text[r], "rank 1: no registers left");
+  }
+}
+
+static void ready_silent_rank(void) {
+  ready_case c = {.work_ms = {0, 0, -1},
+                  .options = {.heartbeat_ms = 20, .silence_ms = 200, .timeout_ms = 60000}};
+  CHECK_OK(fx_local_run(3, ready_rank, &c));
+  for (int r = 0; r < 2; r++) {
+    CHECK_STATUS(c.status[r], FX_ERR_COMM);
+    CHECK_HAS(c.text[r], "ready barrier: 2 of 3 ranks answered");
+    CHECK_HAS(c.text[r], "missing: rank 2");
+  }
+}
+
+static void ready_too_slow(void) {
+  ready_case c = {.work_ms = {0, 1500, 0},
+                  .options = {.heartbeat_ms = 20, .silence_ms = 10000, .timeout_ms = 200}};
+  CHECK_OK(fx_local_run(3, ready_rank, &c));
+  for (int r = 0; r < 3; r++) {
+    CHECK_STATUS(c.status[r], FX_ERR_COMM);
+    CHECK_HAS(c.text[r], "rank 1 not ready after 200 ms, though alive");
+  }
+}
+
+static const fx_test g_tests[] = {
+    {"equal plans", equal_plans},
+    {"a dropped entry", dropped_entry},
+    {"swapped and reshaped entries", swapped_and_reshaped},
+    {"plans that differ", plans_differ},
+    {"a rank that does not arrive", missing_rank},
+    {"long entries are cut", long_entries},
+    {"slow is not diverged", ready_is_patient},
+    {"a failure of the work reaches all", ready_failure_is_shared},
+    {"a silent rank is named", ready_silent_rank},
+    {"a rank that is too slow is named", ready_too_slow},
+};
+FX_TEST_MAIN("parallel/agree", g_tests)
