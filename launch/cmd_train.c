@@ -12,13 +12,15 @@
 #include "parallel/comm/mpi/bootstrap.h"
 
 static void usage(FILE *stream) {
-  fprintf(stream,
-          "usage: flexion train CONFIG [key=value...] [--json] [--trace FILE [--trace-step N]]\n\n"
-          "Trains the model of CONFIG; `section.key=value` overrides it. Under mpirun each process is one rank:\n"
-          "  launch/run.sh -np 2 train configs/quickstart.yaml data.train=corpus/\n\n"
-          "  --json          one JSON object with the figures of the run on the last line\n"
-          "  --trace FILE    a Chrome/Perfetto trace of one step; %%d in FILE becomes the rank (else rank 0 only)\n"
-          "  --trace-step N  which step of this process (default 5)\n");
+  fprintf(
+      stream,
+      "usage: flexion train CONFIG [key=value...] [--json] [--trace FILE [--trace-step N]]\n\n"
+      "Trains the model of CONFIG; `section.key=value` overrides it. Under mpirun each process is one rank:\n"
+      "  launch/run.sh -np 2 train configs/quickstart.yaml data.train=corpus/\n\n"
+      "  --json          one JSON object with the figures of the run on the last line\n"
+      "  --trace FILE    a Chrome/Perfetto trace of one step; %%d in FILE becomes the rank (else rank 0 "
+      "only)\n"
+      "  --trace-step N  which step of this process (default 5)\n");
 }
 
 typedef struct arguments {
@@ -39,20 +41,29 @@ static int parse(int argc, char **argv, arguments *out) {
   optind = 0;
   for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     switch (c) {
-    case 'h': usage(stdout); return 0;
-    case 'j': out->json = true; break;
-    case 't': out->trace = optarg; break;
+    case 'h':
+      usage(stdout);
+      return 0;
+    case 'j':
+      out->json = true;
+      break;
+    case 't':
+      out->trace = optarg;
+      break;
     case 's': {
       char *end = NULL;
       long step = strtol(optarg, &end, 10);
       if (*end || step < 1 || step > 1000000000) {
-        fprintf(stderr, "flexion: usage error: --trace-step takes a step number from 1, got \"%s\"\n", optarg);
+        fprintf(stderr, "flexion: usage error: --trace-step takes a step number from 1, got \"%s\"\n",
+                optarg);
         return 2;
       }
       out->trace_step = (int)step;
       break;
     }
-    default: usage(stderr); return 2;
+    default:
+      usage(stderr);
+      return 2;
     }
   }
   if (optind == argc) {

@@ -18,8 +18,10 @@ enum { NUM_COMMANDS = sizeof g_commands / sizeof g_commands[0] };
 
 static void usage(FILE *stream) {
   fprintf(stream, "usage: flexion COMMAND [arguments]\n\n");
-  for (int i = 0; i < NUM_COMMANDS; i++) fprintf(stream, "  %-8s %s\n", g_commands[i].name, g_commands[i].help);
-  fprintf(stream, "\n`flexion COMMAND --help` explains each. Exit codes: 0 ok, 2 usage or configuration, 3 data or checkpoint,\n"
+  for (int i = 0; i < NUM_COMMANDS; i++)
+    fprintf(stream, "  %-8s %s\n", g_commands[i].name, g_commands[i].help);
+  fprintf(stream, "\n`flexion COMMAND --help` explains each. Exit codes: 0 ok, 2 usage or configuration, 3 "
+                  "data or checkpoint,\n"
                   "4 device or communicator, 5 diverged.\n");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One op for calls that work in place, one for those that make a new value; the attribute tells the rest, so the kernel
- * is the same five lines for every kind. */
+/* One op for calls that work in place, one for those that make a new value; the attribute tells the rest, so
+ * the kernel is the same five lines for every kind. */
 #include "parallel/collective.h"
 
 #include <string.h>
@@ -26,7 +26,8 @@ static fx_status run_cpu(const fx_kernel_args *args) {
 
 static fx_status check(const fx_type *x, const fx_collective_attr *a) {
   char text[96];
-  if (!a->comm) return fx_error(FX_ERR_COMM, "%s without a communicator", fx_collective_name((fx_collective)a->kind));
+  if (!a->comm)
+    return fx_error(FX_ERR_COMM, "%s without a communicator", fx_collective_name((fx_collective)a->kind));
   if (!fx_type_contiguous(x) || x->ndim < 1)
     return fx_error(FX_ERR_SHAPE, "%s of %s: collectives take contiguous tensors",
                     fx_collective_name((fx_collective)a->kind), fx_type_text(x, text, sizeof text));
@@ -59,8 +60,8 @@ static fx_status fresh_infer(const fx_type *const *in, const void *attr, fx_type
   if (a->kind == FX_ALL_GATHER) out[0].dim[0] *= a->comm->size;
   if (a->kind == FX_REDUCE_SCATTER) {
     if (in[0]->dim[0] % a->comm->size)
-      return fx_error(FX_ERR_SHAPE, "%s does not divide into %d ranks of %s", fx_type_text(in[0], text, sizeof text),
-                      a->comm->size, a->comm->name);
+      return fx_error(FX_ERR_SHAPE, "%s does not divide into %d ranks of %s",
+                      fx_type_text(in[0], text, sizeof text), a->comm->size, a->comm->name);
     out[0].dim[0] /= a->comm->size;
   }
   out[0] = fx_type_of(out[0].dtype, out[0].ndim, out[0].dim);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives as ops of the graph. They run on a communication lane; what they read or write orders them against compute
- * by the schedule's events. The same calls are recorded on every rank of the communicator, in the same order. */
+/* Collectives as ops of the graph. They run on a communication lane; what they read or write orders them
+ * against compute by the schedule's events. The same calls are recorded on every rank of the communicator, in
+ * the same order. */
 #ifndef FX_PARALLEL_COLLECTIVE_H
 #define FX_PARALLEL_COLLECTIVE_H
 
@@ -10,7 +11,8 @@
 extern "C" {
 #endif
 
-/* x := sum (or max) over the group, in place, in rank order. x contiguous; returns its value after the sum. */
+/* x := sum (or max) over the group, in place, in rank order. x contiguous; returns its value after the sum.
+ */
 fx_value fx_all_reduce(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, fx_reduce reduce);
 /* x := x of rank `root`, in place. */
 fx_value fx_broadcast(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int root);
@@ -18,11 +20,13 @@ fx_value fx_broadcast(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, 
 fx_value fx_reduce_scatter(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
 /* x [n, ...] -> all blocks in rank order [size * n, ...]. Its backward is reduce_scatter. */
 fx_value fx_all_gather(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
-/* Sends x to rank `to`, returns what came from rank `from`, of the same type. Its backward shifts the other way. */
+/* Sends x to rank `to`, returns what came from rank `from`, of the same type. Its backward shifts the other
+ * way. */
 fx_value fx_send_recv(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int to, int from);
 /* One-sided halves for pipelines; not differentiable. */
 void fx_send(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int to);
-fx_value fx_recv(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value into, int from); /* overwrites `into` */
+fx_value fx_recv(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value into,
+                 int from); /* overwrites `into` */
 
 #ifdef __cplusplus
 }

@@ -10,7 +10,8 @@
 #include "dynamo_rt/base/philox.h"
 
 fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int32_t *index) {
-  FX_TRY(fx_grow(&params->storage, &params->storage_capacity, params->num_storages + 1, sizeof *params->storage));
+  FX_TRY(fx_grow(&params->storage, &params->storage_capacity, params->num_storages + 1,
+                 sizeof *params->storage));
   *index = (int32_t)params->num_storages++;
   params->storage[*index] = (fx_param_storage){.type = type, .decay = decay};
   return FX_OK;
@@ -57,7 +58,8 @@ fx_status fx_params_allocate(fx_params *params) {
 static float normal_at(uint64_t seed, uint64_t site, int64_t index, double std) {
   fx_philox r = fx_philox_at(seed, site, (uint64_t)index / 4, 0);
   int pair = (int)(index & 2);
-  double radius = sqrt(-2.0 * log(fx_philox_open(r.word[pair]))), angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
+  double radius = sqrt(-2.0 * log(fx_philox_open(r.word[pair]))),
+         angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
   return (float)(std * radius * (index & 1 ? sin(angle) : cos(angle)));
 }
 
@@ -95,7 +97,9 @@ float *fx_param_data(const fx_params *params, const fx_param *param, float *flat
   return flat + storage->offset + param->row * cols;
 }
 
-int64_t fx_param_numel(const fx_param *param) { return param->count[0] * (param->ndim == 2 ? param->count[1] : 1); }
+int64_t fx_param_numel(const fx_param *param) {
+  return param->count[0] * (param->ndim == 2 ? param->count[1] : 1);
+}
 
 const fx_param *fx_params_find(const fx_params *params, const char *name) {
   for (int64_t i = 0; i < params->num_params; i++)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters, described once: parallel layers, ZeRO, checkpoints and interchange all read this.
  *
- * A *storage* is what kernels see: one matrix or vector of this rank, at an offset of the flat buffers (weights,
- * gradients, both moments share one layout, so a storage is a range of each). A *parameter* is a named tensor as Hugging
- * Face knows it: a slab (rows [row, row + rows)) of one storage. A fused QKV projection is one storage with three
- * parameters; a tied weight is one parameter used twice. Sharding over the tensor-parallel group is part of the
- * parameter: `shard` says which global dimension is split, `start` where this rank's part begins. */
+ * A *storage* is what kernels see: one matrix or vector of this rank, at an offset of the flat buffers
+ * (weights, gradients, both moments share one layout, so a storage is a range of each). A *parameter* is a
+ * named tensor as Hugging Face knows it: a slab (rows [row, row + rows)) of one storage. A fused QKV
+ * projection is one storage with three parameters; a tied weight is one parameter used twice. Sharding over
+ * the tensor-parallel group is part of the parameter: `shard` says which global dimension is split, `start`
+ * where this rank's part begins. */
 #ifndef FX_PARALLEL_PARAM_H
 #define FX_PARALLEL_PARAM_H
 
@@ -23,17 +24,17 @@ typedef enum fx_init_kind { FX_INIT_ZEROS, FX_INIT_ONES, FX_INIT_NORMAL } fx_ini
 typedef enum fx_shard { FX_SHARD_NONE, FX_SHARD_DIM0, FX_SHARD_DIM1 } fx_shard;
 
 typedef struct fx_param {
-  char name[120];       /* Hugging Face name, e.g. "model.layers.0.self_attn.q_proj.weight" */
-  int ndim;             /* 1 or 2 */
-  int64_t dim[2];       /* global shape, padding trimmed */
-  fx_shard shard;       /* split over tp, or the same on every tp rank */
-  int64_t start[2];     /* this rank's part of the global tensor */
+  char name[120];   /* Hugging Face name, e.g. "model.layers.0.self_attn.q_proj.weight" */
+  int ndim;         /* 1 or 2 */
+  int64_t dim[2];   /* global shape, padding trimmed */
+  fx_shard shard;   /* split over tp, or the same on every tp rank */
+  int64_t start[2]; /* this rank's part of the global tensor */
   int64_t count[2];
   int32_t storage;
-  int64_t row;          /* first row of the slab inside the storage */
-  bool norm_owner;      /* this rank counts it in the global norm */
+  int64_t row;     /* first row of the slab inside the storage */
+  bool norm_owner; /* this rank counts it in the global norm */
   fx_init_kind init;
-  double init_std;      /* FX_INIT_NORMAL */
+  double init_std; /* FX_INIT_NORMAL */
 } fx_param;
 
 typedef struct fx_param_storage {
@@ -47,27 +48,29 @@ typedef struct fx_params {
   int64_t num_params, param_capacity;
   fx_param_storage *storage;
   int64_t num_storages, storage_capacity;
-  int64_t numel;        /* elements of each flat buffer; [0, num_decay) decays */
+  int64_t numel; /* elements of each flat buffer; [0, num_decay) decays */
   int64_t num_decay;
   float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned */
 } fx_params;
 
 /* Declares a storage of `type`; *index is its number. */
 fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int32_t *index);
-/* Declares a parameter that lies at `row` of a storage; start and count are the whole tensor unless sharded. */
+/* Declares a parameter that lies at `row` of a storage; start and count are the whole tensor unless sharded.
+ */
 fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
                         const int64_t *dim, fx_init_kind init, double init_std);
-/* Lays storages out (decaying ones first, each in reverse order of declaration, so that gradients become ready from the
- * front of each part), allocates the four zeroed buffers. */
+/* Lays storages out (decaying ones first, each in reverse order of declaration, so that gradients become
+ * ready from the front of each part), allocates the four zeroed buffers. */
 fx_status fx_params_allocate(fx_params *params);
-/* Fills the weights: element i of a normal parameter is drawn by Philox(seed, name, its global index), so any layout
- * starts from the same numbers. */
+/* Fills the weights: element i of a normal parameter is drawn by Philox(seed, name, its global index), so any
+ * layout starts from the same numbers. */
 void fx_params_initialize(fx_params *params, uint64_t seed);
 void fx_params_fini(fx_params *params);
 
-/* Address of a parameter's local part in one of the flat buffers (rows are contiguous: a slab is whole rows). */
+/* Address of a parameter's local part in one of the flat buffers (rows are contiguous: a slab is whole rows).
+ */
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat);
-int64_t fx_param_numel(const fx_param *param); /* local */
+int64_t fx_param_numel(const fx_param *param);                             /* local */
 const fx_param *fx_params_find(const fx_params *params, const char *name); /* NULL when absent */
 
 #ifdef __cplusplus

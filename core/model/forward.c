@@ -17,7 +17,8 @@ fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values 
   FX_TRY(fx_calloc(&out->weight, (size_t)params->num_storages, sizeof *out->weight));
   fx_graph_persistent(FX_AT(graph), "weights", params->weight, fx_type_1d(FX_F32, params->numel));
   for (int64_t s = 0; s < params->num_storages; s++)
-    out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + params->storage[s].offset, params->storage[s].type);
+    out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + params->storage[s].offset,
+                                         params->storage[s].type);
   return fx_graph_status(graph);
 }
 
@@ -38,14 +39,18 @@ typedef struct recorder {
   bool dropout;
 } recorder;
 
-static fx_value weight_of(const recorder *r, int32_t storage) { return storage < 0 ? FX_NONE : r->weight[storage]; }
+static fx_value weight_of(const recorder *r, int32_t storage) {
+  return storage < 0 ? FX_NONE : r->weight[storage];
+}
 
 static fx_value norm(const recorder *r, fx_value x, int32_t weight, int32_t bias) {
-  fx_norm_attr attr = {r->m->norm == FX_MODEL_NORM_LAYERNORM ? FX_NORM_LAYER : FX_NORM_RMS, (float)r->m->norm_eps};
+  fx_norm_attr attr = {r->m->norm == FX_MODEL_NORM_LAYERNORM ? FX_NORM_LAYER : FX_NORM_RMS,
+                       (float)r->m->norm_eps};
   return fx_norm(FX_AT(r->graph), x, weight_of(r, weight), weight_of(r, bias), attr);
 }
 
-static fx_value linear(const recorder *r, fx_value x, int32_t weight, int32_t bias, fx_activation activation) {
+static fx_value linear(const recorder *r, fx_value x, int32_t weight, int32_t bias,
+                       fx_activation activation) {
   fx_linear_attr attr = {r->m->model_type == FX_MODEL_TYPE_GPT2, (int32_t)activation};
   return fx_linear(FX_AT(r->graph), x, weight_of(r, weight), weight_of(r, bias), attr);
 }
@@ -60,7 +65,8 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   const fx_config_model *m = r->m;
   int64_t H = m->num_attention_heads, K = m->num_key_value_heads, D = m->head_dim;
   fx_value qkv = linear(r, x, s->qkv, s->qkv_bias, FX_ACT_NONE);
-  if (r->rope_table != FX_NONE) qkv = fx_rope(FX_AT(r->graph), qkv, r->rope_table, (fx_rope_attr){H + K, D, 1});
+  if (r->rope_table != FX_NONE)
+    qkv = fx_rope(FX_AT(r->graph), qkv, r->rope_table, (fx_rope_attr){H + K, D, 1});
   fx_value q = fx_slice_heads(FX_AT(r->graph), qkv, 0, H, D);
   fx_value k = fx_slice_heads(FX_AT(r->graph), qkv, H * D, K, D);
   fx_value v = fx_slice_heads(FX_AT(r->graph), qkv, (H + K) * D, K, D);
@@ -100,8 +106,8 @@ static fx_value embed(const recorder *r, const fx_model *model) {
 enum { LAYER_STORAGES = sizeof(fx_layer_storages) / sizeof(int32_t) };
 
 /* Storage numbers of a layer as an array, to pair one layer's with another's. */
-static int map_layer(const recorder *r, const fx_layer_storages *first, const fx_layer_storages *other, fx_value *from,
-                     fx_value *to) {
+static int map_layer(const recorder *r, const fx_layer_storages *first, const fx_layer_storages *other,
+                     fx_value *from, fx_value *to) {
   const int32_t *a = &first->norm1, *b = &other->norm1;
   int count = 0;
   for (int i = 0; i < LAYER_STORAGES; i++) {
@@ -153,4 +159,6 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
   return norm(&r, x, model->norm, model->norm_bias);
 }
 
-fx_value fx_model_head(const fx_model *model, const fx_model_values *values) { return values->weight[model->head]; }
+fx_value fx_model_head(const fx_model *model, const fx_model_values *values) {
+  return values->weight[model->head];
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters of the two dialects. Order of declaration = order of use in the forward; fx_params lays the flat buffers out
- * in reverse, so that gradients become ready from the front. */
+/* Parameters of the two dialects. Order of declaration = order of use in the forward; fx_params lays the flat
+ * buffers out in reverse, so that gradients become ready from the front. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static const dialect g_llama = {
     .embed = "model.embed_tokens",
     .positions = "model.embed_positions",
     .norm1 = "model.layers.%lld.input_layernorm",
-    .qkv = {"model.layers.%lld.self_attn.q_proj", "model.layers.%lld.self_attn.k_proj", "model.layers.%lld.self_attn.v_proj"},
+    .qkv = {"model.layers.%lld.self_attn.q_proj", "model.layers.%lld.self_attn.k_proj",
+            "model.layers.%lld.self_attn.v_proj"},
     .proj = "model.layers.%lld.self_attn.o_proj",
     .norm2 = "model.layers.%lld.post_attention_layernorm",
     .up = {"model.layers.%lld.mlp.gate_proj", "model.layers.%lld.mlp.up_proj"},
@@ -58,15 +59,16 @@ static void full_name(char out[120], const char *module, int64_t layer, const ch
   snprintf(out, 120, "%s.%s", head, suffix);
 }
 
-static fx_status add_vector(fx_params *params, const char *module, int64_t layer, const char *suffix, int64_t n,
-                            fx_init_kind init, int32_t *storage) {
+static fx_status add_vector(fx_params *params, const char *module, int64_t layer, const char *suffix,
+                            int64_t n, fx_init_kind init, int32_t *storage) {
   char name[120];
   full_name(name, module, layer, suffix);
   FX_TRY(fx_params_add_storage(params, fx_type_1d(FX_F32, n), false, storage));
   return fx_params_add(params, name, *storage, 0, 1, &n, init, 0);
 }
 
-static fx_status add_linear(fx_params *params, const linear_spec *spec, int64_t layer, int32_t *weight, int32_t *bias) {
+static fx_status add_linear(fx_params *params, const linear_spec *spec, int64_t layer, int32_t *weight,
+                            int32_t *bias) {
   char name[120];
   int64_t out = 0, row = 0;
   for (int i = 0; i < spec->count; i++) out += spec->rows[i];
@@ -88,8 +90,8 @@ static fx_status add_linear(fx_params *params, const linear_spec *spec, int64_t 
   return FX_OK;
 }
 
-static fx_status add_norm(fx_params *params, const fx_config_model *m, const char *module, int64_t layer, int32_t *weight,
-                          int32_t *bias) {
+static fx_status add_norm(fx_params *params, const fx_config_model *m, const char *module, int64_t layer,
+                          int32_t *weight, int32_t *bias) {
   *bias = -1;
   FX_TRY(add_vector(params, module, layer, "weight", m->hidden_size, FX_INIT_ONES, weight));
   if (m->norm == FX_MODEL_NORM_LAYERNORM && m->bias)
@@ -97,8 +99,8 @@ static fx_status add_norm(fx_params *params, const fx_config_model *m, const cha
   return FX_OK;
 }
 
-static fx_status add_table(fx_params *params, const char *module, int64_t rows, int64_t valid_rows, int64_t cols,
-                           double std, int32_t *storage) {
+static fx_status add_table(fx_params *params, const char *module, int64_t rows, int64_t valid_rows,
+                           int64_t cols, double std, int32_t *storage) {
   char name[120];
   int64_t dim[2] = {valid_rows, cols};
   snprintf(name, sizeof name, "%s.weight", module);
@@ -106,21 +108,29 @@ static fx_status add_table(fx_params *params, const char *module, int64_t rows, 
   return fx_params_add(params, name, *storage, 0, 2, dim, FX_INIT_NORMAL, std);
 }
 
-/* GPT-2 scales the two projections that write into the residual stream by 1/sqrt(2 L) (Radford et al., 2019). */
+/* GPT-2 scales the two projections that write into the residual stream by 1/sqrt(2 L) (Radford et al., 2019).
+ */
 static fx_status add_layer(fx_model *model, const dialect *d, int64_t layer) {
   const fx_config_model *m = &model->config->model;
   fx_params *params = &model->params;
   fx_layer_storages *s = &model->layers[layer];
   double std = m->initializer_range;
-  double residual_std = m->model_type == FX_MODEL_TYPE_GPT2 ? std / sqrt(2.0 * (double)m->num_hidden_layers) : std;
+  double residual_std =
+      m->model_type == FX_MODEL_TYPE_GPT2 ? std / sqrt(2.0 * (double)m->num_hidden_layers) : std;
   int64_t q = m->num_attention_heads * m->head_dim, kv = m->num_key_value_heads * m->head_dim;
   bool gated = m->activation == FX_MODEL_ACTIVATION_SWIGLU;
   linear_spec qkv = {.names = {d->qkv[0], d->qkv[1], d->qkv[2]}, .rows = {q, kv, kv}, .count = 3};
   if (!d->qkv[1]) qkv = (linear_spec){.names = {d->qkv[0]}, .rows = {q + 2 * kv}, .count = 1};
-  linear_spec up = {.names = {d->up[0], d->up[1]}, .rows = {m->intermediate_size, m->intermediate_size}, .count = 2};
-  if (!gated) up = (linear_spec){.names = {d->up[1] ? d->up[1] : d->up[0]}, .rows = {m->intermediate_size}, .count = 1};
+  linear_spec up = {
+      .names = {d->up[0], d->up[1]}, .rows = {m->intermediate_size, m->intermediate_size}, .count = 2};
+  if (!gated)
+    up = (linear_spec){.names = {d->up[1] ? d->up[1] : d->up[0]}, .rows = {m->intermediate_size}, .count = 1};
   linear_spec proj = {.names = {d->proj}, .rows = {m->hidden_size}, .count = 1, .in = q, .std = residual_std};
-  linear_spec down = {.names = {d->down}, .rows = {m->hidden_size}, .count = 1, .in = m->intermediate_size, .std = residual_std};
+  linear_spec down = {.names = {d->down},
+                      .rows = {m->hidden_size},
+                      .count = 1,
+                      .in = m->intermediate_size,
+                      .std = residual_std};
   qkv.in = up.in = m->hidden_size;
   qkv.std = up.std = std;
   qkv.in_out = proj.in_out = up.in_out = down.in_out = d->in_out;
@@ -137,16 +147,18 @@ static fx_status declare(fx_model *model) {
   const fx_config_model *m = &model->config->model;
   const dialect *d = m->model_type == FX_MODEL_TYPE_GPT2 ? &g_gpt2 : &g_llama;
   fx_params *params = &model->params;
-  FX_TRY(add_table(params, d->embed, model->padded_vocab, m->vocab_size, m->hidden_size, m->initializer_range, &model->embed));
+  FX_TRY(add_table(params, d->embed, model->padded_vocab, m->vocab_size, m->hidden_size, m->initializer_range,
+                   &model->embed));
   model->positions = -1;
   if (m->position == FX_MODEL_POSITION_LEARNED)
-    FX_TRY(add_table(params, d->positions, m->max_position_embeddings, m->max_position_embeddings, m->hidden_size,
-                     m->initializer_range, &model->positions));
+    FX_TRY(add_table(params, d->positions, m->max_position_embeddings, m->max_position_embeddings,
+                     m->hidden_size, m->initializer_range, &model->positions));
   for (int64_t l = 0; l < m->num_hidden_layers; l++) FX_TRY(add_layer(model, d, l));
   FX_TRY(add_norm(params, m, d->norm, 0, &model->norm, &model->norm_bias));
   model->head = model->embed;
   if (!m->tie_word_embeddings)
-    FX_TRY(add_table(params, "lm_head", model->padded_vocab, m->vocab_size, m->hidden_size, m->initializer_range, &model->head));
+    FX_TRY(add_table(params, "lm_head", model->padded_vocab, m->vocab_size, m->hidden_size,
+                     m->initializer_range, &model->head));
   return fx_params_allocate(params);
 }
 
@@ -156,7 +168,8 @@ fx_status fx_model_create(const fx_config *config, fx_model **out) {
   model->config = config;
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, 128) * 128;
   fx_status status = FX_OK;
-  FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers), destroy_model);
+  FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
+              destroy_model);
   FX_TRY_GOTO(declare(model), destroy_model);
   *out = model;
   return FX_OK;
@@ -183,7 +196,8 @@ double fx_model_flops_per_token(const fx_model *model, int64_t length) {
   double weights = 0;
   for (int64_t i = 0; i < model->params.num_params; i++) {
     const fx_param *param = &model->params.param[i];
-    bool lookup = (param->storage == model->embed && model->head != model->embed) || param->storage == model->positions;
+    bool lookup =
+        (param->storage == model->embed && model->head != model->embed) || param->storage == model->positions;
     if (param->ndim == 2 && !lookup) weights += (double)fx_param_numel(param);
   }
   double attention = (double)(m->num_hidden_layers * m->num_attention_heads * m->head_dim) * (double)length;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The language model: parameters under their Hugging Face names, and its forward as recorded ops. One decoder in two
- * dialects (Llama, GPT-2); norm, activation, positions, biases and tying are independent switches. */
+/* The language model: parameters under their Hugging Face names, and its forward as recorded ops. One decoder
+ * in two dialects (Llama, GPT-2); norm, activation, positions, biases and tying are independent switches. */
 #ifndef FX_CORE_MODEL_MODEL_H
 #define FX_CORE_MODEL_MODEL_H
 
@@ -22,18 +22,18 @@ typedef struct fx_layer_storages {
 typedef struct fx_model {
   const fx_config *config; /* borrowed */
   fx_params params;
-  fx_layer_storages *layers; /* [num_hidden_layers] */
+  fx_layer_storages *layers;                       /* [num_hidden_layers] */
   int32_t embed, positions, norm, norm_bias, head; /* head == embed when tied */
-  int64_t padded_vocab;      /* vocab_size rounded up to 128 */
+  int64_t padded_vocab;                            /* vocab_size rounded up to 128 */
 } fx_model;
 
 /* Declares and allocates all parameters (zero); fx_params_initialize or a checkpoint fills them. */
 fx_status fx_model_create(const fx_config *config, fx_model **out);
-void fx_model_destroy(fx_model *model); /* NULL is fine */
+void fx_model_destroy(fx_model *model);             /* NULL is fine */
 int64_t fx_model_num_params(const fx_model *model); /* elements, padding left out, tied weights once */
-/* FLOPs of forward and backward for one token of a sequence of `length` under a full causal mask: 6 per weight of every
- * matrix product and 6 * length * H * D per layer of attention (Chowdhery et al., arXiv:2204.02311, appendix B,
- * halved for causality). */
+/* FLOPs of forward and backward for one token of a sequence of `length` under a full causal mask: 6 per
+ * weight of every matrix product and 6 * length * H * D per layer of attention (Chowdhery et al.,
+ * arXiv:2204.02311, appendix B, halved for causality). */
 double fx_model_flops_per_token(const fx_model *model, int64_t length);
 
 /* Values of the parameter storages in one graph: weight[s] of storage s. */
@@ -43,15 +43,16 @@ typedef struct fx_model_values {
 fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values *out);
 void fx_model_values_fini(fx_model_values *values);
 
-/* What a forward reads besides the weights. Runtime inputs by these names: tokens, targets, positions int32 [B, T];
- * sample_ordinal int64 [B], iteration int64 [1] (dropout); mask_limits, mask_runs, mask_runs_backward. */
+/* What a forward reads besides the weights. Runtime inputs by these names: tokens, targets, positions int32
+ * [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); mask_limits, mask_runs,
+ * mask_runs_backward. */
 typedef struct fx_model_mask {
   fx_attention_attr attr;
   bool limits, runs;
 } fx_model_mask;
 
-/* Records embedding, layers and final norm -> [B, T, E]. The first layer is traced, the others are repeated from it.
- * train: dropout applies. */
+/* Records embedding, layers and final norm -> [B, T, E]. The first layer is traced, the others are repeated
+ * from it. train: dropout applies. */
 fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_values *values,
                          const fx_model_mask *mask, bool train);
 /* The head's weight value [padded_vocab, E]. */

@@ -19,7 +19,8 @@ struct fx_metrics {
 };
 
 static fx_status write_failed(const char *path) {
-  return fx_error(FX_ERR_IO, "cannot write %s: %s; check checkpoint.dir and the free space there", path, strerror(errno));
+  return fx_error(FX_ERR_IO, "cannot write %s: %s; check checkpoint.dir and the free space there", path,
+                  strerror(errno));
 }
 
 /* Makes dir and its parents. */
@@ -32,7 +33,8 @@ static fx_status make_directories(const char *dir) {
     if (c != '/' && c != '\0') continue;
     *p = '\0';
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-      status = fx_error(FX_ERR_IO, "cannot make the directory %s: %s; check checkpoint.dir", path, strerror(errno));
+      status = fx_error(FX_ERR_IO, "cannot make the directory %s: %s; check checkpoint.dir", path,
+                        strerror(errno));
     *p = c;
     if (c == '\0') break;
   }
@@ -43,7 +45,8 @@ static fx_status make_directories(const char *dir) {
 static int64_t step_of(const char *line) {
   json_t *row = json_loads(line, 0, NULL);
   json_t *step = row ? json_object_get(row, "step") : NULL;
-  int64_t value = json_is_integer(step) ? json_integer_value(step) : INT64_MAX; /* a torn last line is dropped */
+  int64_t value =
+      json_is_integer(step) ? json_integer_value(step) : INT64_MAX; /* a torn last line is dropped */
   json_decref(row);
   return value;
 }
@@ -114,9 +117,12 @@ static fx_status put_row(fx_metrics *metrics, json_t *row) {
 
 fx_status fx_metrics_train(fx_metrics *metrics, const fx_metrics_row *r) {
   long eta = (long)((double)(r->iters - r->step) * r->step_ms / 1000.0 + 0.5);
-  fx_info(metrics->log, "step %lld/%lld | loss %.4f | lr %.2e | grad_norm %.3f | %.0f tokens/s | %.1f ms | ETA %ld:%02ld:%02ld%s",
-          (long long)r->step, (long long)r->iters, r->loss, r->lr, r->grad_norm, r->tokens_per_s, r->step_ms, eta / 3600,
-          eta / 60 % 60, eta % 60, isfinite(r->grad_norm) ? "" : " | skipped: the gradient is not finite");
+  fx_info(metrics->log,
+          "step %lld/%lld | loss %.4f | lr %.2e | grad_norm %.3f | %.0f tokens/s | %.1f ms | ETA "
+          "%ld:%02ld:%02ld%s",
+          (long long)r->step, (long long)r->iters, r->loss, r->lr, r->grad_norm, r->tokens_per_s, r->step_ms,
+          eta / 3600, eta / 60 % 60, eta % 60,
+          isfinite(r->grad_norm) ? "" : " | skipped: the gradient is not finite");
   json_t *row = json_object();
   json_object_set_new(row, "step", json_integer(r->step));
   put_number(row, "loss", r->loss);
@@ -130,7 +136,8 @@ fx_status fx_metrics_train(fx_metrics *metrics, const fx_metrics_row *r) {
 }
 
 fx_status fx_metrics_valid(fx_metrics *metrics, int64_t step, double valid_loss, int64_t valid_targets) {
-  fx_info(metrics->log, "step %lld | valid_loss %.4f over %lld targets", (long long)step, valid_loss, (long long)valid_targets);
+  fx_info(metrics->log, "step %lld | valid_loss %.4f over %lld targets", (long long)step, valid_loss,
+          (long long)valid_targets);
   json_t *row = json_object();
   json_object_set_new(row, "step", json_integer(step));
   put_number(row, "valid_loss", valid_loss);

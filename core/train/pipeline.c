@@ -128,7 +128,9 @@ void fx_pipeline_destroy(fx_pipeline *pipeline) {
   free(pipeline);
 }
 
-int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline) { return pipeline->train_documents.tokens; }
+int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline) {
+  return pipeline->train_documents.tokens;
+}
 int64_t fx_pipeline_valid_tokens(const fx_pipeline *pipeline) {
   return pipeline->valid ? pipeline->valid_documents.tokens : 0;
 }
@@ -141,7 +143,8 @@ static void copy_field(const fx_batch *batch, fx_inputs *inputs, int slot, const
   const fx_batch_field *field = fx_batch_find(batch, name);
   int index = fx_inputs_find(inputs, name);
   FX_ASSERT(field && index >= 0);
-  memcpy(fx_inputs_data(inputs, slot, name), field->data, fx_type_bytes(&fx_inputs_info(inputs, index)->type));
+  memcpy(fx_inputs_data(inputs, slot, name), field->data,
+         fx_type_bytes(&fx_inputs_info(inputs, index)->type));
 }
 
 fx_status fx_pipeline_next(fx_pipeline *pipeline, fx_inputs *inputs, int slot, int64_t *valid) {
@@ -168,17 +171,20 @@ int64_t fx_pipeline_valid_batches(const fx_pipeline *pipeline) {
   return fx_ceil_div(samples, train->micro_batch_size * pipeline->options.dp_size);
 }
 
-fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_inputs *inputs, int slot, int64_t *valid) {
+fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_inputs *inputs, int slot,
+                                  int64_t *valid) {
   const fx_config_train *train = &pipeline->options.config->train;
-  int64_t B = train->micro_batch_size, T = train->seq_length, samples = fx_sampler_samples_per_epoch(pipeline->valid);
+  int64_t B = train->micro_batch_size, T = train->seq_length,
+          samples = fx_sampler_samples_per_epoch(pipeline->valid);
   if (train->eval_iters > 0) samples = fx_min_i64(samples, train->eval_iters * train->global_batch_size);
   int64_t first = index * B * pipeline->options.dp_size + pipeline->options.dp_rank * B;
-  int32_t *tokens = fx_inputs_data(inputs, slot, "tokens"), *targets = fx_inputs_data(inputs, slot, "targets");
+  int32_t *tokens = fx_inputs_data(inputs, slot, "tokens"),
+          *targets = fx_inputs_data(inputs, slot, "targets");
   int32_t *positions = fx_inputs_data(inputs, slot, "positions");
   *valid = 0;
   for (int64_t row = 0; row < B; row++) {
-    fx_sample_view view = {tokens + row * T, targets + row * T, positions + row * T, pipeline->doc_start + row * T,
-                           pipeline->doc_end + row * T};
+    fx_sample_view view = {tokens + row * T, targets + row * T, positions + row * T,
+                           pipeline->doc_start + row * T, pipeline->doc_end + row * T};
     bool past = first + row >= samples;
     int64_t count = fx_sampler_sample(pipeline->valid, past ? 0 : first + row, &view);
     for (int64_t t = 0; past && t < T; t++) view.targets[t] = -1;

@@ -17,16 +17,18 @@ static fx_value scalar(fx_graph *graph, const char *name, float *data) {
 }
 
 /* The loss and, in *nll, its terms. */
-static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values, bool train,
-                            fx_value *nll) {
+static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values,
+                            bool train, fx_value *nll) {
   fx_value hidden = fx_model_hidden(c->model, graph, values, &c->mask, train);
-  fx_value targets = fx_graph_input(FX_AT(graph), "targets"), factor = fx_graph_input(FX_AT(graph), "loss_factor");
+  fx_value targets = fx_graph_input(FX_AT(graph), "targets"),
+           factor = fx_graph_input(FX_AT(graph), "loss_factor");
   fx_head_ce_attr attr = {c->model->config->model.vocab_size};
   return fx_head_ce(FX_AT(graph), hidden, fx_model_head(c->model, values), targets, factor, attr, nll);
 }
 
-/* Sums the flat gradient over dp in buckets of whole storages, in the order in which the backward completes them. The decaying
- * part and the rest are separate: the rest (norms, biases) is small and complete only at the end. */
+/* Sums the flat gradient over dp in buckets of whole storages, in the order in which the backward completes
+ * them. The decaying part and the rest are separate: the rest (norms, biases) is small and complete only at
+ * the end. */
 static void record_reduction(const fx_step_config *c, fx_graph *graph) {
   const fx_params *p = &c->model->params;
   int64_t begin = 0;
@@ -34,16 +36,19 @@ static void record_reduction(const fx_step_config *c, fx_graph *graph) {
     if (!p->storage[s].decay) continue;
     int64_t end = p->storage[s].offset + (int64_t)fx_align_up((size_t)fx_type_numel(&p->storage[s].type), 16);
     if (end - begin < c->bucket_elements && end < p->num_decay) continue;
-    fx_value bucket = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + begin, fx_type_1d(FX_F32, end - begin));
+    fx_value bucket =
+        fx_graph_persistent(FX_AT(graph), "gradients", p->grad + begin, fx_type_1d(FX_F32, end - begin));
     fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, bucket, FX_REDUCE_SUM);
     begin = end;
   }
   if (p->numel == p->num_decay) return;
-  fx_value rest = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->num_decay, fx_type_1d(FX_F32, p->numel - p->num_decay));
+  fx_value rest = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->num_decay,
+                                      fx_type_1d(FX_F32, p->numel - p->num_decay));
   fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, rest, FX_REDUCE_SUM);
 }
 
-static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase, fx_graph *graph) {
+static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
+                              fx_graph *graph) {
   const fx_params *p = &c->model->params;
   bool add = phase == FX_PHASE_MICRO_MID || phase == FX_PHASE_MICRO_LAST;
   bool reduce = (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST) && c->dp && c->dp->size > 1;
@@ -56,7 +61,8 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
   fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->loss);
   FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
   for (int64_t s = 0; s < p->num_storages; s++) {
-    fx_value place = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->storage[s].offset, p->storage[s].type);
+    fx_value place =
+        fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->storage[s].offset, p->storage[s].type);
     (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
   }
   (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
@@ -71,8 +77,8 @@ free_values:
   return status;
 }
 
-static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool decay, fx_value norm,
-                         fx_value factor) {
+static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool decay,
+                         fx_value norm, fx_value factor) {
   const fx_params *p = &c->model->params;
   const fx_config_optimizer *o = &c->model->config->optimizer;
   fx_adamw_attr attr = {o->betas[0], o->betas[1], o->eps, decay ? o->weight_decay : 0.0};
@@ -106,7 +112,8 @@ static fx_status record_eval(const fx_step_config *c, const fx_step_results *res
   fx_value nll = FX_NONE, loss = record_loss(c, graph, &values, false, &nll);
   fx_model_values_fini(&values);
   fx_store(FX_AT(graph), scalar(graph, "loss", results->loss), loss);
-  fx_store(FX_AT(graph), fx_graph_persistent(graph, "nll", results->nll, fx_type_2d(FX_F32, c->B, c->T)), nll);
+  fx_store(FX_AT(graph), fx_graph_persistent(graph, "nll", results->nll, fx_type_2d(FX_F32, c->B, c->T)),
+           nll);
   return fx_graph_status(graph);
 }
 
@@ -115,18 +122,24 @@ static fx_status record_logits(const fx_step_config *c, const fx_step_results *r
   FX_ASSERT(results->logits);
   FX_TRY(fx_model_bind(c->model, graph, &values));
   fx_value hidden = fx_model_hidden(c->model, graph, &values, &c->mask, false);
-  fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE, (fx_linear_attr){0, FX_ACT_NONE});
+  fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,
+                              (fx_linear_attr){0, FX_ACT_NONE});
   fx_model_values_fini(&values);
   fx_type type = fx_type_3d(FX_F32, c->B, c->T, c->model->padded_vocab);
   fx_store(FX_AT(graph), fx_graph_persistent(graph, "logits", results->logits, type), logits);
   return fx_graph_status(graph);
 }
 
-fx_status fx_step_record(const fx_step_config *config, const fx_step_results *results, fx_phase phase, fx_graph *graph) {
+fx_status fx_step_record(const fx_step_config *config, const fx_step_results *results, fx_phase phase,
+                         fx_graph *graph) {
   switch (phase) {
-  case FX_PHASE_UPDATE: return record_update(config, results, graph);
-  case FX_PHASE_EVAL: return record_eval(config, results, graph);
-  case FX_PHASE_LOGITS: return record_logits(config, results, graph);
-  default: return record_micro(config, results, phase, graph);
+  case FX_PHASE_UPDATE:
+    return record_update(config, results, graph);
+  case FX_PHASE_EVAL:
+    return record_eval(config, results, graph);
+  case FX_PHASE_LOGITS:
+    return record_logits(config, results, graph);
+  default:
+    return record_micro(config, results, phase, graph);
   }
 }

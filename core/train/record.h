@@ -6,6 +6,7 @@
 #include "core/train/step.h"
 
 /* Records `phase` into graph: results are the persistent places its plan writes. */
-fx_status fx_step_record(const fx_step_config *config, const fx_step_results *results, fx_phase phase, fx_graph *graph);
+fx_status fx_step_record(const fx_step_config *config, const fx_step_results *results, fx_phase phase,
+                         fx_graph *graph);
 
 #endif

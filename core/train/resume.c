@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the state of a run and a checkpoint: weights and both moments as regions under their Hugging Face names. */
+/* Between the state of a run and a checkpoint: weights and both moments as regions under their Hugging Face
+ * names. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,9 @@ static fx_status make_regions(const fx_trainer *run, region_list *list) {
   const struct {
     const char *prefix;
     float *flat;
-  } parts[] = {{"/model/", params->weight}, {"/optimizer/exp_avg/", params->exp_avg}, {"/optimizer/exp_avg_sq/", params->exp_avg_sq}};
+  } parts[] = {{"/model/", params->weight},
+               {"/optimizer/exp_avg/", params->exp_avg},
+               {"/optimizer/exp_avg_sq/", params->exp_avg_sq}};
   memset(list, 0, sizeof *list);
   size_t capacity = 3 * (size_t)params->num_params;
   FX_TRY(fx_calloc(&list->region, capacity, sizeof *list->region));
@@ -62,9 +65,9 @@ static fx_status run_save(void *arg, void *stream) {
                          .optimizer_step = run->optimizer_step,
                          .skipped = run->skipped,
                          .loss_scale = 1.0};
-  return fx_ckpt_save(run->job->control, run->config->checkpoint.dir, &state, call->config_text, call->list->region,
-                      call->list->count, run->topology->dp_rank, run->topology->dp, (int)run->config->checkpoint.keep,
-                      run->job->log, NULL);
+  return fx_ckpt_save(run->job->control, run->config->checkpoint.dir, &state, call->config_text,
+                      call->list->region, call->list->count, run->topology->dp_rank, run->topology->dp,
+                      (int)run->config->checkpoint.keep, run->job->log, NULL);
 }
 
 fx_status fx_trainer_save(fx_trainer *run) {
@@ -76,8 +79,9 @@ fx_status fx_trainer_save(fx_trainer *run) {
   save_call call = {run, &list, config_text};
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_save, &call);
   if (status == FX_OK && run->job->control->rank == 0)
-    fx_info(run->job->log, "step %lld | checkpoint %s/step_%08lld in %.2f s", (long long)fx_trainer_iteration(run),
-            run->config->checkpoint.dir, (long long)fx_trainer_iteration(run), (double)(fx_now_ns() - begin) / 1e9);
+    fx_info(run->job->log, "step %lld | checkpoint %s/step_%08lld in %.2f s",
+            (long long)fx_trainer_iteration(run), run->config->checkpoint.dir,
+            (long long)fx_trainer_iteration(run), (double)(fx_now_ns() - begin) / 1e9);
   regions_fini(&list);
   free(config_text);
   return status;
@@ -127,8 +131,8 @@ fx_status fx_trainer_restore(fx_trainer *run) {
   if (path[0]) {
     status = load(run, path);
     if (status == FX_OK && run->job->control->rank == 0)
-      fx_info(run->job->log, "resuming from %s: step %lld, %lld samples", path, (long long)fx_trainer_iteration(run),
-              (long long)run->consumed_samples);
+      fx_info(run->job->log, "resuming from %s: step %lld, %lld samples", path,
+              (long long)fx_trainer_iteration(run), (long long)run->consumed_samples);
   } else {
     fx_params_initialize(&run->model->params, (uint64_t)run->config->train.seed);
   }

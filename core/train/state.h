@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a run, private to core/train: trainer.c builds and drives them, resume.c saves and restores them. */
+/* The parts of a run, private to core/train: trainer.c builds and drives them, resume.c saves and restores
+ * them. */
 #ifndef FX_CORE_TRAIN_STATE_H
 #define FX_CORE_TRAIN_STATE_H
 
@@ -29,7 +30,9 @@ typedef struct fx_trainer {
   double tokens, seconds, last_loss, last_valid_loss;
 } fx_trainer;
 
-static inline int64_t fx_trainer_iteration(const fx_trainer *run) { return run->optimizer_step + run->skipped; }
+static inline int64_t fx_trainer_iteration(const fx_trainer *run) {
+  return run->optimizer_step + run->skipped;
+}
 
 /* Control-channel calls are MPI calls: they go through the service thread, as every one does. */
 fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine);

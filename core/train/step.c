@@ -8,7 +8,10 @@
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { MAX_PLANS = 64, DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */ };
+enum {
+  MAX_PLANS = 64,
+  DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */
+};
 
 struct fx_stepper {
   fx_step_config config;
@@ -32,8 +35,8 @@ const char *fx_phase_name(fx_phase phase) {
   return names[phase];
 }
 
-fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask, int64_t run_words,
-                                 int64_t run_words_backward) {
+fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask,
+                                 int64_t run_words, int64_t run_words_backward) {
   static const char *const per_token[] = {"tokens", "targets", "positions"};
   int64_t Tpad = fx_attention_tpad((int32_t)T);
   for (size_t i = 0; i < sizeof per_token / sizeof per_token[0]; i++)
@@ -68,7 +71,8 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   FX_TRY_GOTO(fx_alloc_aligned(&r->nll, tokens * sizeof(float)), destroy_stepper);
   *r->loss = *r->grad_norm = 0;
   if (config->keep_logits)
-    FX_TRY_GOTO(fx_alloc_aligned(&r->logits, tokens * (size_t)config->model->padded_vocab * sizeof(float)), destroy_stepper);
+    FX_TRY_GOTO(fx_alloc_aligned(&r->logits, tokens * (size_t)config->model->padded_vocab * sizeof(float)),
+                destroy_stepper);
   *out = stepper;
   return FX_OK;
 destroy_stepper:
@@ -123,9 +127,12 @@ static fx_status capture(fx_stepper *stepper, fx_phase phase, const fx_plan_key 
   stepper->all[stepper->num_all++] = plan;
   stepper->current[phase] = plan;
   const fx_plan_stats *s = fx_plan_stats_get(plan);
-  fx_debug(c->log, "plan %s: %d kernels, %d collectives, %d waits, arena %.1f MiB (bound %.1f, %s), captured because of: %s",
+  fx_debug(c->log,
+           "plan %s: %d kernels, %d collectives, %d waits, arena %.1f MiB (bound %.1f, %s), captured because "
+           "of: %s",
            options.name, s->nodes, s->collectives, s->waits, (double)s->arena.bytes / 1048576.0,
-           (double)s->arena.lower_bound / 1048576.0, s->arena.planner ? s->arena.planner : "eager", stepper->reason);
+           (double)s->arena.lower_bound / 1048576.0, s->arena.planner ? s->arena.planner : "eager",
+           stepper->reason);
   return FX_OK;
 }
 
@@ -158,15 +165,21 @@ fx_status fx_stepper_bind(fx_stepper *stepper) {
   return FX_OK;
 }
 
-fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) { return stepper->current[phase]; }
+fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) {
+  return stepper->current[phase];
+}
 
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
   FX_ASSERT(stepper->current[phase]);
   return fx_plan_run(stepper->current[phase], slot);
 }
 
-const fx_step_results *fx_stepper_results(const fx_stepper *stepper) { return &stepper->results; }
-size_t fx_stepper_arena_bytes(const fx_stepper *stepper) { return stepper->arena_bytes; }
+const fx_step_results *fx_stepper_results(const fx_stepper *stepper) {
+  return &stepper->results;
+}
+size_t fx_stepper_arena_bytes(const fx_stepper *stepper) {
+  return stepper->arena_bytes;
+}
 
 size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
   size_t bound = 0;
@@ -177,14 +190,18 @@ size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
   return bound;
 }
 
-fx_plan_cache *fx_stepper_cache(fx_stepper *stepper) { return stepper->cache; }
-const char *fx_stepper_miss_reason(const fx_stepper *stepper) { return stepper->reason; }
+fx_plan_cache *fx_stepper_cache(fx_stepper *stepper) {
+  return stepper->cache;
+}
+const char *fx_stepper_miss_reason(const fx_stepper *stepper) {
+  return stepper->reason;
+}
 
 fx_status fx_stepper_reconfigure(fx_stepper *stepper, int64_t B, int64_t T, const fx_model_mask *mask,
                                  const char *variant, fx_inputs *inputs) {
   if (B * T > stepper->capacity)
-    return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B, (long long)T,
-                    (long long)stepper->capacity);
+    return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B,
+                    (long long)T, (long long)stepper->capacity);
   stepper->config.B = B;
   stepper->config.T = T;
   stepper->config.mask = *mask;

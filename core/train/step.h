@@ -9,7 +9,8 @@
  *   eval          forward; loss and per-token negative log-likelihood
  *   logits        forward; logits of every position (tests, generation)
  *
- * All that changes from step to step is a runtime input. Results live in fx_step_results, which every plan writes. */
+ * All that changes from step to step is a runtime input. Results live in fx_step_results, which every plan
+ * writes. */
 #ifndef FX_CORE_TRAIN_STEP_H
 #define FX_CORE_TRAIN_STEP_H
 
@@ -20,13 +21,13 @@
 extern "C" {
 #endif
 
-#define FX_PHASE_LIST(X)                                                                                     \
-  X(MICRO_ONLY, "micro_only")                                                                                \
-  X(MICRO_FIRST, "micro_first")                                                                              \
-  X(MICRO_MID, "micro_mid")                                                                                  \
-  X(MICRO_LAST, "micro_last")                                                                                \
-  X(UPDATE, "update")                                                                                        \
-  X(EVAL, "eval")                                                                                            \
+#define FX_PHASE_LIST(X)        \
+  X(MICRO_ONLY, "micro_only")   \
+  X(MICRO_FIRST, "micro_first") \
+  X(MICRO_MID, "micro_mid")     \
+  X(MICRO_LAST, "micro_last")   \
+  X(UPDATE, "update")           \
+  X(EVAL, "eval")               \
   X(LOGITS, "logits")
 
 typedef enum fx_phase {
@@ -39,8 +40,8 @@ typedef enum fx_phase {
 const char *fx_phase_name(fx_phase phase);
 
 typedef struct fx_step_results {
-  float *loss;      /* [1] micro plans: sum over the micro-batches so far of factor * nll; reduced over dp at the end.
-                       eval: sum of nll of this rank's batch times factor */
+  float *loss; /* [1] micro plans: sum over the micro-batches so far of factor * nll; reduced over dp at the
+                  end. eval: sum of nll of this rank's batch times factor */
   float *grad_norm; /* [1] global norm before clipping */
   float *nll;       /* [B, T] of the last eval, 0 where masked */
   float *logits;    /* [B, T, padded_vocab] of the last logits plan; NULL unless asked for */
@@ -52,7 +53,7 @@ typedef struct fx_step_config {
   fx_model_mask mask;
   const char *variant; /* canonical text of the attention variant, e.g. "sliding_window(window=64)" */
   const char *topology;
-  fx_comm *dp;      /* gradients and loss are summed over it; NULL or one rank: no collective is recorded */
+  fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded */
   fx_inputs *inputs;
   fx_device *device;
   fx_exec_mode mode;
@@ -64,19 +65,21 @@ typedef struct fx_step_config {
 
 typedef struct fx_stepper fx_stepper;
 
-/* Declares the runtime inputs of a step (the caller then allocates them): tokens, targets, positions int32 [B, T];
- * sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; mask_* as `mask` says. */
-fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask, int64_t run_words,
-                                 int64_t run_words_backward);
+/* Declares the runtime inputs of a step (the caller then allocates them): tokens, targets, positions int32
+ * [B, T]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; mask_*
+ * as `mask` says. */
+fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask,
+                                 int64_t run_words, int64_t run_words_backward);
 
 /* Everything but the model is copied or borrowed for the stepper's life. */
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out);
 void fx_stepper_destroy(fx_stepper *stepper); /* NULL is fine */
 
-/* Captures and prepares the plans of `phases` that the cache does not hold. Touches neither network nor arena; ledgers may
- * be compared between ranks afterwards (fx_stepper_plan), then fx_stepper_bind makes them runnable. */
+/* Captures and prepares the plans of `phases` that the cache does not hold. Touches neither network nor
+ * arena; ledgers may be compared between ranks afterwards (fx_stepper_plan), then fx_stepper_bind makes them
+ * runnable. */
 fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count);
-fx_status fx_stepper_bind(fx_stepper *stepper); /* allocates the arena all plans share */
+fx_status fx_stepper_bind(fx_stepper *stepper);                      /* allocates the arena all plans share */
 fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase); /* NULL until prepared */
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
 
@@ -84,8 +87,8 @@ const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);
 size_t fx_stepper_arena_bound(const fx_stepper *stepper); /* largest max-live bound of its plans */
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper);
-/* Another batch, length or variant of the same model, with its own runtime inputs (borrowed); B * T may not exceed the
- * first one's. The next prepare looks plans up under the new key; earlier plans stay cached. */
+/* Another batch, length or variant of the same model, with its own runtime inputs (borrowed); B * T may not
+ * exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached. */
 fx_status fx_stepper_reconfigure(fx_stepper *stepper, int64_t B, int64_t T, const fx_model_mask *mask,
                                  const char *variant, fx_inputs *inputs);
 /* Why the last capture was needed, e.g. "sequence length 64 -> 128". */

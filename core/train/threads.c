@@ -38,7 +38,9 @@ int fx_affinity_threads(const fx_affinity *ranks, int size, int rank, const fx_l
   int cpus = fx_affinity_count(&ranks[rank]), sharing = 0;
   for (int r = 0; r < size; r++) sharing += r == rank || overlap(&ranks[r], &ranks[rank]);
   if (sharing > cpus && cpus > 0)
-    fx_warn(log, "%d ranks share %d processor%s; start with launch/run.sh (or mpirun --bind-to none) and at most one rank a core",
+    fx_warn(log,
+            "%d ranks share %d processor%s; start with launch/run.sh (or mpirun --bind-to none) and at most "
+            "one rank a core",
             sharing, cpus, cpus == 1 ? "" : "s");
   return cpus > sharing ? cpus / sharing : 1;
 }

@@ -20,10 +20,10 @@ typedef struct fx_affinity {
   uint64_t mask[FX_AFFINITY_WORDS];
 } fx_affinity;
 
-fx_affinity fx_affinity_get(void); /* of the calling process */
+fx_affinity fx_affinity_get(void);                  /* of the calling process */
 int fx_affinity_count(const fx_affinity *affinity); /* processors in the mask */
-/* An equal share of this rank's processors among the ranks of its host whose masks overlap it, at least 1. Warns when ranks
- * outnumber processors, as under mpirun's default binding of several ranks to one core. */
+/* An equal share of this rank's processors among the ranks of its host whose masks overlap it, at least 1.
+ * Warns when ranks outnumber processors, as under mpirun's default binding of several ranks to one core. */
 int fx_affinity_threads(const fx_affinity *ranks, int size, int rank, const fx_log *log);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building a run and driving it. Set-up is collective and its errors are agreed, so that a rank with a missing file takes
- * all ranks down with one sentence. In the loop a failing rank returns at once: its peers may sit in a collective, and launch
- * ends the job. */
+/* Building a run and driving it. Set-up is collective and its errors are agreed, so that a rank with a
+ * missing file takes all ranks down with one sentence. In the loop a failing rank returns at once: its peers
+ * may sit in a collective, and launch ends the job. */
 #include "core/train/trainer.h"
 
 #include <math.h>
@@ -31,7 +31,8 @@ typedef struct gather_call {
 static fx_status run_gather(void *arg, void *stream) {
   gather_call *call = arg;
   (void)stream;
-  return fx_control_all_gather(call->control, call->mine, call->bytes, call->all, call->offsets, FX_CONTROL_TIMEOUT_MS);
+  return fx_control_all_gather(call->control, call->mine, call->bytes, call->all, call->offsets,
+                               FX_CONTROL_TIMEOUT_MS);
 }
 
 fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets) {
@@ -94,7 +95,8 @@ static fx_status create_stepper(fx_trainer *run) {
                          .dp = run->topology->comm.dp_cp,
                          .inputs = run->inputs,
                          .device = run->device,
-                         .mode = config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY,
+                         .mode =
+                             config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY,
                          .log = run->job->log};
   return fx_stepper_create(&step, &run->stepper);
 }
@@ -133,7 +135,8 @@ typedef struct agree_call {
 static fx_status run_agree(void *arg, void *stream) {
   agree_call *call = arg;
   (void)stream;
-  return fx_agree_plans(call->control, call->names, (const char *const *)call->ledgers, call->count, FX_CONTROL_TIMEOUT_MS);
+  return fx_agree_plans(call->control, call->names, (const char *const *)call->ledgers, call->count,
+                        FX_CONTROL_TIMEOUT_MS);
 }
 
 static fx_status capture(fx_trainer *run) {
@@ -155,12 +158,15 @@ static fx_status capture(fx_trainer *run) {
 
 static void describe(const fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
-  fx_info(run->job->log, "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
-          (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
-          fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
-          (long long)micro_steps(run));
+  fx_info(
+      run->job->log,
+      "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
+      (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
+      fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
+      (long long)micro_steps(run));
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
-          (long long)fx_pipeline_train_tokens(run->pipeline), (long long)fx_pipeline_samples_per_epoch(run->pipeline),
+          (long long)fx_pipeline_train_tokens(run->pipeline),
+          (long long)fx_pipeline_samples_per_epoch(run->pipeline),
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->mask.text);
 }
 
@@ -177,15 +183,18 @@ static fx_status create_data(fx_trainer *run) {
 static fx_status open_outputs(fx_trainer *run) {
   if (run->job->trace_path) FX_TRY(fx_trace_create(1 << 16, &run->trace));
   if (run->job->control->rank != 0) return FX_OK;
-  return fx_metrics_open(run->config->checkpoint.dir, fx_trainer_iteration(run), run->job->log, &run->metrics);
+  return fx_metrics_open(run->config->checkpoint.dir, fx_trainer_iteration(run), run->job->log,
+                         &run->metrics);
 }
 
 static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_control *control = run->job->control;
-  fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size), FX_CONTROL_TIMEOUT_MS);
+  fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
+                                             FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
   FX_TRY(create_device(run));
-  FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context, &run->topology));
+  FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context,
+                            &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run, fx_model_create(run->config, &run->model)));
@@ -217,7 +226,8 @@ static fx_status run_step(fx_trainer *run, double lr) {
     FX_TRY(fx_stepper_run(run->stepper, phase, slot));
   }
   if (run->job->on_gradients) {
-    fx_step_view view = {fx_trainer_iteration(run), (double)*fx_stepper_results(run->stepper)->loss, &run->model->params};
+    fx_step_view view = {fx_trainer_iteration(run), (double)*fx_stepper_results(run->stepper)->loss,
+                         &run->model->params};
     run->job->on_gradients(run->job->ctx, &view);
   }
   FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_UPDATE, (int)((micros - 1) % SLOTS)));
@@ -231,7 +241,8 @@ static fx_status run_step(fx_trainer *run, double lr) {
   run->skipped++;
   if (++run->bad_in_a_row >= BAD_STEPS_LIMIT)
     return fx_error(FX_ERR_DIVERGED,
-                    "the gradient was not finite in %d steps in a row, up to step %lld: lower optimizer.lr, check the data, or "
+                    "the gradient was not finite in %d steps in a row, up to step %lld: lower optimizer.lr, "
+                    "check the data, or "
                     "resume from an earlier checkpoint",
                     BAD_STEPS_LIMIT, (long long)fx_trainer_iteration(run));
   return FX_OK;
@@ -285,7 +296,8 @@ static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seco
 
 static void set_trace(fx_trainer *run, fx_trace *trace) {
   for (int p = 0; p < FX_PHASE_COUNT; p++)
-    if (fx_stepper_plan(run->stepper, (fx_phase)p)) fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
+    if (fx_stepper_plan(run->stepper, (fx_phase)p))
+      fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
 }
 
 /* Evaluation, trace and checkpoint after a step. */
@@ -298,15 +310,17 @@ static fx_status after_step(fx_trainer *run) {
     FX_TRY(evaluate(run, &run->last_valid_loss, &targets));
     if (run->metrics) FX_TRY(fx_metrics_valid(run->metrics, step, run->last_valid_loss, targets));
   }
-  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0)) FX_TRY(fx_trainer_save(run));
+  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0))
+    FX_TRY(fx_trainer_save(run));
   return FX_OK;
 }
 
 static fx_status save_trace(fx_trainer *run) {
   int rank = run->job->control->rank;
   const char *mark = strstr(run->job->trace_path, "%d");
-  char *path = mark ? fx_strfmt("%.*s%d%s", (int)(mark - run->job->trace_path), run->job->trace_path, rank, mark + 2)
-                    : fx_strfmt("%s", run->job->trace_path);
+  char *path =
+      mark ? fx_strfmt("%.*s%d%s", (int)(mark - run->job->trace_path), run->job->trace_path, rank, mark + 2)
+           : fx_strfmt("%s", run->job->trace_path);
   if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory");
   fx_status status = mark || rank == 0 ? fx_trace_save(run->trace, path, rank) : FX_OK;
   free(path);

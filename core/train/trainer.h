@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* What an observer of a run sees between the backward and the update of a step: reduced gradients, weights before the
- * update, the loss. Everything is borrowed. */
+/* What an observer of a run sees between the backward and the update of a step: reduced gradients, weights
+ * before the update, the loss. Everything is borrowed. */
 typedef struct fx_step_view {
   int64_t iteration; /* from 0 */
   double loss;
@@ -31,17 +31,17 @@ typedef struct fx_job {
 
 typedef struct fx_train_report {
   int64_t steps, skipped, consumed_samples;
-  double loss;        /* of the last step */
-  double valid_loss;  /* of the last evaluation; NaN without one */
+  double loss;         /* of the last step */
+  double valid_loss;   /* of the last evaluation; NaN without one */
   double tokens_per_s; /* over all steps of this process but the first */
-  double capture_ms;  /* recording, planning and agreement of all plans */
+  double capture_ms;   /* recording, planning and agreement of all plans */
   int64_t arena_bytes, arena_bound_bytes;
-  bool agreed;         /* a failure is known to every rank: all return it, nobody waits for this one */
+  bool agreed; /* a failure is known to every rank: all return it, nobody waits for this one */
 } fx_train_report;
 
 /* Collective over job->control. Trains to train.iters and leaves a checkpoint of the last step. Errors of the
- * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after ten steps in a row
- * without a finite gradient, and when ranks recorded different collectives. */
+ * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after
+ * ten steps in a row without a finite gradient, and when ranks recorded different collectives. */
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices and lanes.
  *
- * A device owns memory and four lanes. A lane is an in-order queue of tasks; lanes run beside each other and are
- * ordered only by events, with the meaning CUDA gives them: record marks a point of a lane, wait makes another
- * lane stop there until that point is passed. On a GPU a lane is a stream. On the CPU the compute and copy lanes
- * run at once on the calling thread (whose OpenMP team is the one compute pool), and both communication lanes are
- * served, in issue order, by one service thread: it makes every MPI call.
+ * A device owns memory and four lanes. A lane is an in-order queue of tasks; lanes run beside each other and
+ * are ordered only by events, with the meaning CUDA gives them: record marks a point of a lane, wait makes
+ * another lane stop there until that point is passed. On a GPU a lane is a stream. On the CPU the compute and
+ * copy lanes run at once on the calling thread (whose OpenMP team is the one compute pool), and both
+ * communication lanes are served, in issue order, by one service thread: it makes every MPI call.
  *
  * A failing task poisons the device: later tasks are skipped and the first failure comes out of the next
  * event wait on the compute lane or fx_device_sync. Launching, recording and waiting allocate nothing. */
@@ -23,11 +23,12 @@ extern "C" {
 
 typedef enum fx_backend { FX_BACKEND_CPU, FX_BACKEND_CUDA, FX_BACKEND_COUNT } fx_backend;
 
-/* X(name, text): comm_critical carries tensor and context parallel exchange, comm_bulk data parallel reduction. */
-#define FX_LANE_LIST(X)                                                                                      \
-  X(COMPUTE, "compute")                                                                                      \
-  X(COMM_CRITICAL, "comm.critical")                                                                          \
-  X(COMM_BULK, "comm.bulk")                                                                                  \
+/* X(name, text): comm_critical carries tensor and context parallel exchange, comm_bulk data parallel
+ * reduction. */
+#define FX_LANE_LIST(X)             \
+  X(COMPUTE, "compute")             \
+  X(COMM_CRITICAL, "comm.critical") \
+  X(COMM_BULK, "comm.bulk")         \
   X(COPY, "copy")
 
 typedef enum fx_lane {
@@ -66,8 +67,8 @@ struct fx_device {
   int comm_delay_us; /* tests: sleep before every task of a communication lane */
 };
 
-/* CPU device with a compute pool of `threads` threads (of the thread that runs plans) and a GEMM provider by name:
- * "auto", "onednn" or "cblas". FX_ERR_DEVICE when no provider can be opened. */
+/* CPU device with a compute pool of `threads` threads (of the thread that runs plans) and a GEMM provider by
+ * name: "auto", "onednn" or "cblas". FX_ERR_DEVICE when no provider can be opened. */
 fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device **out);
 void fx_device_destroy(fx_device *device); /* waits for the lanes; NULL is fine */
 
@@ -80,7 +81,9 @@ static inline void fx_device_release(fx_device *device, void *memory) {
 static inline fx_status fx_device_launch(fx_device *device, fx_lane lane, fx_task_fn task, void *arg) {
   return device->vtable->launch(device, lane, task, arg);
 }
-static inline fx_status fx_device_sync(fx_device *device) { return device->vtable->sync(device); }
+static inline fx_status fx_device_sync(fx_device *device) {
+  return device->vtable->sync(device);
+}
 
 /* Launches on a lane and waits for everything before returning its status: control-channel calls. */
 fx_status fx_device_call(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU device. Compute and copy tasks run inline; communication tasks go through one bounded ring to the
- * service thread. Events are two counters: `issued` (how often recorded, host side) and `fired` (how many of those
- * points are passed); a wait remembers the `issued` it saw, as a CUDA stream wait does. */
+ * service thread. Events are two counters: `issued` (how often recorded, host side) and `fired` (how many of
+ * those points are passed); a wait remembers the `issued` it saw, as a CUDA stream wait does. */
 #include <omp.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -41,7 +41,9 @@ typedef struct cpu_device {
   char failed_text[2048];
 } cpu_device;
 
-static bool on_service(fx_lane lane) { return lane == FX_LANE_COMM_CRITICAL || lane == FX_LANE_COMM_BULK; }
+static bool on_service(fx_lane lane) {
+  return lane == FX_LANE_COMM_CRITICAL || lane == FX_LANE_COMM_BULK;
+}
 
 static void run_command(cpu_device *device, const command *cmd) {
   fx_status status = FX_OK;
@@ -70,8 +72,7 @@ static void *service_main(void *arg) {
   cpu_device *device = arg;
   pthread_mutex_lock(&device->mutex);
   for (;;) {
-    while (device->tail == device->head && !device->stop)
-      pthread_cond_wait(&device->changed, &device->mutex);
+    while (device->tail == device->head && !device->stop) pthread_cond_wait(&device->changed, &device->mutex);
     if (device->tail == device->head) break;
     command cmd = device->ring[device->tail % RING];
     device->busy = true;
@@ -221,7 +222,8 @@ fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device
   pthread_mutex_init(&device->mutex, NULL);
   pthread_cond_init(&device->changed, NULL);
   if (pthread_create(&device->service, NULL, service_main, device) != 0) {
-    status = fx_error(FX_ERR_DEVICE, "cannot start the communication service thread; check the limit on processes");
+    status = fx_error(FX_ERR_DEVICE,
+                      "cannot start the communication service thread; check the limit on processes");
     goto free_device;
   }
   omp_set_num_threads(threads); /* of the calling thread: in-process ranks each have their own team */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eager: the reference. Node by node on one lane, every storage in a buffer of its own that is poisoned when it is
- * made and again before it is freed, so that a lifetime or aliasing mistake of the planner cannot repeat itself here. */
+/* Eager: the reference. Node by node on one lane, every storage in a buffer of its own that is poisoned when
+ * it is made and again before it is freed, so that a lifetime or aliasing mistake of the planner cannot
+ * repeat itself here. */
 #include <stdlib.h>
 #include <string.h>
 

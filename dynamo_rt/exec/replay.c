@@ -11,8 +11,12 @@ fx_status fx_step_run(void *arg, void *stream) {
   int64_t begin = plan->trace ? fx_now_ns() : 0;
   step->args.stream = stream;
   fx_status status = node->op->kernel[plan->device->backend](&step->args);
-  if (plan->trace) fx_trace_add(plan->trace, (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});
-  return status == FX_OK ? FX_OK : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
+  if (plan->trace)
+    fx_trace_add(plan->trace,
+                 (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});
+  return status == FX_OK
+             ? FX_OK
+             : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
 }
 
 static void poison_dead(fx_plan *plan, int32_t step) {

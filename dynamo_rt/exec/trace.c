@@ -49,7 +49,9 @@ int64_t fx_trace_count(const fx_trace *trace) {
   return fx_min_i64(atomic_load(&trace->next), trace->capacity);
 }
 
-const fx_trace_span *fx_trace_spans(const fx_trace *trace) { return trace->spans; }
+const fx_trace_span *fx_trace_spans(const fx_trace *trace) {
+  return trace->spans;
+}
 
 int64_t fx_trace_overlap(const fx_trace *trace, fx_lane a, fx_lane b) {
   int64_t count = fx_trace_count(trace), total = 0;
@@ -68,16 +70,22 @@ fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank) {
   if (!file) return fx_error(FX_ERR_IO, "cannot write the trace %s", path);
   fprintf(file, "{\"traceEvents\": [\n");
   for (int l = 0; l < FX_LANE_COUNT; l++)
-    fprintf(file, "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}},\n", rank,
-            l, fx_lane_name((fx_lane)l));
+    fprintf(file,
+            "{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": "
+            "\"%s\"}},\n",
+            rank, l, fx_lane_name((fx_lane)l));
   for (int64_t i = 0; i < fx_trace_count(trace); i++) {
     const fx_trace_span *s = &trace->spans[i];
     fprintf(file,
-            "{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"layer\": "
+            "{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, "
+            "\"args\": {\"layer\": "
             "%d}},\n",
-            s->name, rank, s->lane, (double)s->begin_ns / 1e3, (double)(s->end_ns - s->begin_ns) / 1e3, s->layer);
+            s->name, rank, s->lane, (double)s->begin_ns / 1e3, (double)(s->end_ns - s->begin_ns) / 1e3,
+            s->layer);
   }
-  fprintf(file, "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}\n]}\n", rank, rank);
+  fprintf(file,
+          "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}\n]}\n",
+          rank, rank);
   bool failed = ferror(file) != 0;
   if (fclose(file) != 0 || failed) return fx_error(FX_ERR_IO, "cannot write the trace %s", path);
   return FX_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A trace of kernels on lanes: fixed capacity, written by the lanes' threads, saved as Chrome / Perfetto JSON. */
+/* A trace of kernels on lanes: fixed capacity, written by the lanes' threads, saved as Chrome / Perfetto
+ * JSON. */
 #ifndef FX_DYNAMO_RT_EXEC_TRACE_H
 #define FX_DYNAMO_RT_EXEC_TRACE_H
 
@@ -13,7 +14,7 @@ extern "C" {
 #endif
 
 typedef struct fx_trace_span {
-  const char *name;     /* op name */
+  const char *name; /* op name */
   int32_t lane, layer;
   int64_t begin_ns, end_ns; /* monotonic clock */
 } fx_trace_span;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices are special: the gradients of all slices of one value (q, k, v of a fused projection) are not padded and
- * added but assembled, so that their producers write side by side into one buffer. They wait in `slices` until the
- * producer of the sliced value is reached; every reader of a value comes after its producer, so all are there. */
+/* Slices are special: the gradients of all slices of one value (q, k, v of a fused projection) are not padded
+ * and added but assembled, so that their producers write side by side into one buffer. They wait in `slices`
+ * until the producer of the sliced value is reached; every reader of a value comes after its producer, so all
+ * are there. */
 #include "dynamo_rt/graph/autograd.h"
 
 #include <stdlib.h>
@@ -51,13 +52,15 @@ static fx_status assemble_slices(tape *t, fx_value base) {
     columns[count] = t->slices[i].column;
     covered += type->dim[type->ndim - 1] * type->dim[type->ndim - 2];
     for (int j = 0; j < count; j++)
-      if (columns[j] == columns[count]) return fx_error(FX_ERR_GRAPH, "a slice is read twice; read it once and reuse it");
+      if (columns[j] == columns[count])
+        return fx_error(FX_ERR_GRAPH, "a slice is read twice; read it once and reuse it");
     parts[count++] = t->slices[i].grad;
   }
   if (count == 0) return FX_OK;
   fx_type type = *fx_graph_type(t->graph, base);
   if (covered != fx_type_cols(&type))
-    return fx_error(FX_ERR_UNSUPPORTED, "slices cover %lld of %lld columns; the gradient of the rest is undefined",
+    return fx_error(FX_ERR_UNSUPPORTED,
+                    "slices cover %lld of %lld columns; the gradient of the rest is undefined",
                     (long long)covered, (long long)fx_type_cols(&type));
   contribute(t, base, fx_assemble(t->graph, parts, columns, count, type));
   return fx_graph_status(t->graph);
@@ -86,7 +89,8 @@ static fx_status visit(tape *t, int64_t index) {
   if (!node.op->vjp) return FX_OK;
   FX_TRY(node.op->vjp(t->graph, &node, dout, din));
   for (int i = 0; i < node.op->max_in; i++)
-    if (din[i] != FX_NONE && node.in[i] != FX_NONE && t->needed[node.in[i]]) contribute(t, node.in[i], din[i]);
+    if (din[i] != FX_NONE && node.in[i] != FX_NONE && t->needed[node.in[i]])
+      contribute(t, node.in[i], din[i]);
   return fx_graph_status(t->graph);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reverse-mode differentiation as a graph transform: records the backward behind the forward, in the same graph. */
+/* Reverse-mode differentiation as a graph transform: records the backward behind the forward, in the same
+ * graph. */
 #ifndef FX_DYNAMO_RT_GRAPH_AUTOGRAD_H
 #define FX_DYNAMO_RT_GRAPH_AUTOGRAD_H
 
@@ -9,8 +10,9 @@
 extern "C" {
 #endif
 
-/* Records d loss / d wrt[i] into grads[i] (FX_NONE where loss does not depend on it). loss holds one element. Nodes are
- * visited in reverse program order; contributions are summed in that order, so the result is deterministic. */
+/* Records d loss / d wrt[i] into grads[i] (FX_NONE where loss does not depend on it). loss holds one element.
+ * Nodes are visited in reverse program order; contributions are summed in that order, so the result is
+ * deterministic. */
 fx_status fx_autograd(fx_graph *graph, fx_value loss, const fx_value *wrt, int count, fx_value *grads);
 
 #ifdef __cplusplus

@@ -40,7 +40,9 @@ fx_graph *fx_graph_at(fx_graph *graph, const char *file, int line) {
   return graph;
 }
 
-void fx_graph_set_layer(fx_graph *graph, int layer) { graph->layer = layer; }
+void fx_graph_set_layer(fx_graph *graph, int layer) {
+  graph->layer = layer;
+}
 
 fx_value fx_graph_fail(fx_graph *graph, fx_status status) {
   if (graph->status == FX_OK) {
@@ -65,8 +67,8 @@ static fx_status add_value(fx_graph *graph, fx_value_info info, fx_value *out) {
   return FX_OK;
 }
 
-/* *storage: the persistent storage that holds [data, data + bytes), or -1; offset: where in it. Two looks at one
- * flat buffer must share a storage, or the schedule would not see that they conflict. */
+/* *storage: the persistent storage that holds [data, data + bytes), or -1; offset: where in it. Two looks at
+ * one flat buffer must share a storage, or the schedule would not see that they conflict. */
 static fx_status find_persistent(const fx_graph *graph, const char *name, const char *data, size_t bytes,
                                  int32_t *storage, int64_t *offset) {
   *storage = -1;
@@ -75,8 +77,8 @@ static fx_status find_persistent(const fx_graph *graph, const char *name, const 
     const char *begin = s->data, *end = begin + s->bytes;
     if (!s->persistent || data + bytes <= begin || data >= end) continue;
     if (data < begin || data + bytes > end)
-      return fx_error(FX_ERR_GRAPH, "%s overlaps %s without lying inside it: declare the whole buffer first", name,
-                      s->name);
+      return fx_error(FX_ERR_GRAPH, "%s overlaps %s without lying inside it: declare the whole buffer first",
+                      name, s->name);
     *storage = i;
     *offset = data - begin;
   }
@@ -91,9 +93,11 @@ fx_value fx_graph_persistent(fx_graph *graph, const char *name, void *data, fx_t
   if (graph->status != FX_OK) return FX_NONE;
   fx_status status = find_persistent(graph, name, data, bytes, &storage, &offset);
   if (status == FX_OK && storage < 0)
-    status = add_storage(graph, (fx_storage){.data = data, .bytes = bytes, .name = name, .persistent = true}, &storage);
+    status = add_storage(graph, (fx_storage){.data = data, .bytes = bytes, .name = name, .persistent = true},
+                         &storage);
   if (status == FX_OK)
-    status = add_value(graph, (fx_value_info){.type = type, .storage = storage, .offset = offset, .node = -1}, &value);
+    status = add_value(graph, (fx_value_info){.type = type, .storage = storage, .offset = offset, .node = -1},
+                       &value);
   return status == FX_OK ? value : fx_graph_fail(graph, status);
 }
 
@@ -141,7 +145,8 @@ static fx_status check_inputs(const fx_graph *graph, const fx_op *op, const fx_v
   return FX_OK;
 }
 
-static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in, fx_node *node) {
+static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in,
+                        fx_node *node) {
   const fx_type *types[FX_MAX_IN] = {0};
   fx_type in_copy[FX_MAX_IN], out_type[FX_MAX_OUT];
   memset(out_type, 0, sizeof out_type);
@@ -170,7 +175,8 @@ static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, cons
   return FX_OK;
 }
 
-fx_value fx_graph_record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in, fx_value *out) {
+fx_value fx_graph_record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in,
+                         fx_value *out) {
   for (int i = 0; out && i < op->num_out; i++) out[i] = FX_NONE;
   if (graph->status != FX_OK) return FX_NONE;
   fx_node node;
@@ -185,12 +191,24 @@ const fx_type *fx_graph_type(const fx_graph *graph, fx_value value) {
   return &graph->values[value].type;
 }
 
-int fx_graph_num_nodes(const fx_graph *graph) { return (int)graph->num_nodes; }
-const fx_node *fx_graph_node(const fx_graph *graph, int index) { return &graph->nodes[index]; }
-int fx_graph_num_values(const fx_graph *graph) { return (int)graph->num_values; }
-const fx_value_info *fx_graph_value(const fx_graph *graph, fx_value value) { return &graph->values[value]; }
-const fx_storage *fx_graph_storage(const fx_graph *graph, int32_t storage) { return &graph->storages[storage]; }
-fx_inputs *fx_graph_inputs(const fx_graph *graph) { return graph->inputs; }
+int fx_graph_num_nodes(const fx_graph *graph) {
+  return (int)graph->num_nodes;
+}
+const fx_node *fx_graph_node(const fx_graph *graph, int index) {
+  return &graph->nodes[index];
+}
+int fx_graph_num_values(const fx_graph *graph) {
+  return (int)graph->num_values;
+}
+const fx_value_info *fx_graph_value(const fx_graph *graph, fx_value value) {
+  return &graph->values[value];
+}
+const fx_storage *fx_graph_storage(const fx_graph *graph, int32_t storage) {
+  return &graph->storages[storage];
+}
+fx_inputs *fx_graph_inputs(const fx_graph *graph) {
+  return graph->inputs;
+}
 
 void fx_graph_merge_storage(fx_graph *graph, int32_t from, int32_t to, int64_t offset) {
   FX_ASSERT(from != to && !graph->storages[from].persistent);
@@ -208,8 +226,8 @@ void fx_graph_replace_uses(fx_graph *graph, fx_value from, fx_value to) {
       if (graph->nodes[n].in[i] == from) graph->nodes[n].in[i] = to;
 }
 
-fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to, int count,
-                          int layer_step, fx_value *result, int num_result) {
+fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to,
+                          int count, int layer_step, fx_value *result, int num_result) {
   if (graph->status != FX_OK) return fx_graph_status(graph);
   FX_ASSERT(begin >= 0 && begin <= end && end <= graph->num_nodes);
   int64_t num_old = graph->num_values;

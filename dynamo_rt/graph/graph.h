@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The recorded graph of one plan: storages, values, nodes.
  *
- * A *storage* is memory: transient (arena), or persistent (an address that outlives the plan: weights, gradients,
- * optimizer state, metrics). A *value* is a typed look at a storage: offset and strides. A *node* is an op applied
- * to values. Recording touches no memory. Order is program order: each node comes after the producers of its
- * inputs, and mutations happen where they are recorded.
+ * A *storage* is memory: transient (arena), or persistent (an address that outlives the plan: weights,
+ * gradients, optimizer state, metrics). A *value* is a typed look at a storage: offset and strides. A *node*
+ * is an op applied to values. Recording touches no memory. Order is program order: each node comes after the
+ * producers of its inputs, and mutations happen where they are recorded.
  *
- * Recording is sticky on errors, so that model code reads as a formula: after the first failure every op function
- * returns FX_NONE, and fx_graph_status gives the code and (through fx_error_text) the sentence. */
+ * Recording is sticky on errors, so that model code reads as a formula: after the first failure every op
+ * function returns FX_NONE, and fx_graph_status gives the code and (through fx_error_text) the sentence. */
 #ifndef FX_DYNAMO_RT_GRAPH_GRAPH_H
 #define FX_DYNAMO_RT_GRAPH_GRAPH_H
 
@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 typedef struct fx_storage {
-  void *data;       /* persistent: its address; transient: NULL until a plan binds it */
+  void *data; /* persistent: its address; transient: NULL until a plan binds it */
   size_t bytes;
   const char *name; /* persistent: borrowed, for messages */
   bool persistent;
@@ -62,9 +62,10 @@ fx_value fx_graph_persistent(fx_graph *graph, const char *name, void *data, fx_t
 /* The runtime input `name` of this run's slot (one node a graph, however often asked). */
 fx_value fx_graph_input(fx_graph *graph, const char *name);
 
-/* Records a node. in[op->max_in]; out[op->num_out] or NULL when the caller wants out 0 only; returns out 0 (or
- * FX_NONE after an error). attr is copied; it must have no uninitialised padding. */
-fx_value fx_graph_record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in, fx_value *out);
+/* Records a node. in[op->max_in]; out[op->num_out] or NULL when the caller wants out 0 only; returns out 0
+ * (or FX_NONE after an error). attr is copied; it must have no uninitialised padding. */
+fx_value fx_graph_record(fx_graph *graph, const fx_op *op, const void *attr, const fx_value *in,
+                         fx_value *out);
 /* Fails the recording with the current fx_error_text. */
 fx_value fx_graph_fail(fx_graph *graph, fx_status status);
 
@@ -76,11 +77,11 @@ const fx_value_info *fx_graph_value(const fx_graph *graph, fx_value value); /* l
 const fx_storage *fx_graph_storage(const fx_graph *graph, int32_t storage);
 fx_inputs *fx_graph_inputs(const fx_graph *graph);
 
-/* Records the nodes [begin, end) again with some values replaced: from[i] -> to[i] (same types); their layer index
- * grows by `layer_step`. result: in: values of the original range, out: their copies. This is how one traced layer
- * becomes N. */
-fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to, int count,
-                          int layer_step, fx_value *result, int num_result);
+/* Records the nodes [begin, end) again with some values replaced: from[i] -> to[i] (same types); their layer
+ * index grows by `layer_step`. result: in: values of the original range, out: their copies. This is how one
+ * traced layer becomes N. */
+fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to,
+                          int count, int layer_step, fx_value *result, int num_result);
 
 /* Text form, a line a node; for `flexion plan`, debugging and tests. */
 void fx_graph_dump(const fx_graph *graph, FILE *stream);

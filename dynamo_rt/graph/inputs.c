@@ -54,9 +54,13 @@ int fx_inputs_find(const fx_inputs *inputs, const char *name) {
   return -1;
 }
 
-const fx_input_info *fx_inputs_info(const fx_inputs *inputs, int index) { return &inputs->info[index]; }
+const fx_input_info *fx_inputs_info(const fx_inputs *inputs, int index) {
+  return &inputs->info[index];
+}
 
-int fx_inputs_count(const fx_inputs *inputs) { return inputs->count; }
+int fx_inputs_count(const fx_inputs *inputs) {
+  return inputs->count;
+}
 
 void *fx_inputs_slot(const fx_inputs *inputs, int slot) {
   FX_ASSERT(slot >= 0 && slot < inputs->num_slots);
@@ -69,4 +73,6 @@ void *fx_inputs_data(const fx_inputs *inputs, int slot, const char *name) {
   return (char *)fx_inputs_slot(inputs, slot) + inputs->info[index].offset;
 }
 
-size_t fx_inputs_slot_bytes(const fx_inputs *inputs) { return inputs->slot_bytes; }
+size_t fx_inputs_slot_bytes(const fx_inputs *inputs) {
+  return inputs->slot_bytes;
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runtime inputs: everything that changes from step to step (tokens, learning rate, step, divisor, documents,
- * mask limits) lives here, in a fixed layout, in several slots. The host fills a slot; the first nodes of a plan
- * copy from the slot named at run time. So a new batch never records or plans anything again. */
+ * mask limits) lives here, in a fixed layout, in several slots. The host fills a slot; the first nodes of a
+ * plan copy from the slot named at run time. So a new batch never records or plans anything again. */
 #ifndef FX_DYNAMO_RT_GRAPH_INPUTS_H
 #define FX_DYNAMO_RT_GRAPH_INPUTS_H
 
@@ -31,7 +31,7 @@ fx_status fx_inputs_allocate(fx_inputs *inputs); /* zeroed slots */
 int fx_inputs_find(const fx_inputs *inputs, const char *name);
 const fx_input_info *fx_inputs_info(const fx_inputs *inputs, int index);
 int fx_inputs_count(const fx_inputs *inputs);
-void *fx_inputs_slot(const fx_inputs *inputs, int slot);                 /* its base */
+void *fx_inputs_slot(const fx_inputs *inputs, int slot);                   /* its base */
 void *fx_inputs_data(const fx_inputs *inputs, int slot, const char *name); /* asserts that the name exists */
 size_t fx_inputs_slot_bytes(const fx_inputs *inputs);
 

@@ -13,7 +13,9 @@ static fx_status same_shapes(const fx_type *a, const fx_type *b) {
                   fx_type_text(b, right, sizeof right));
 }
 
-static fx_type contiguous(const fx_type *type) { return fx_type_of(type->dtype, type->ndim, type->dim); }
+static fx_type contiguous(const fx_type *type) {
+  return fx_type_of(type->dtype, type->ndim, type->dim);
+}
 
 static fx_cost one_flop(const fx_type *const *in, const fx_type *out, const void *attr) {
   (void)attr;
@@ -52,7 +54,9 @@ fx_value fx_add(fx_graph *graph, fx_value a, fx_value b) {
   return fx_graph_record(graph, &g_add, NULL, (fx_value[]){a, b}, NULL);
 }
 
-bool fx_is_add(const fx_node *node) { return node->op == &g_add; }
+bool fx_is_add(const fx_node *node) {
+  return node->op == &g_add;
+}
 
 /* ---- scale ---- */
 
@@ -116,7 +120,8 @@ fx_value fx_copy(fx_graph *graph, fx_value x) {
 
 static fx_status cast_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   fx_dtype to = (fx_dtype) * (const int32_t *)attr, from = in[0]->dtype;
-  bool known = (from == FX_F32 || from == FX_BF16 || from == FX_F64) && (to == FX_F32 || to == FX_BF16 || to == FX_F64);
+  bool known = (from == FX_F32 || from == FX_BF16 || from == FX_F64) &&
+               (to == FX_F32 || to == FX_BF16 || to == FX_F64);
   if (!known || !fx_type_contiguous(in[0]))
     return fx_error(FX_ERR_SHAPE, "no conversion from %s to %s", fx_dtype_name(from), fx_dtype_name(to));
   out[0] = fx_type_of(to, in[0]->ndim, in[0]->dim);
@@ -182,7 +187,8 @@ fx_value fx_fill(fx_graph *graph, fx_type type, float number) {
 
 bool fx_is_fill(const fx_graph *graph, fx_value value, float number) {
   int32_t node = fx_value_is(graph, value) ? graph->values[value].node : -1;
-  return node >= 0 && graph->nodes[node].op == &g_fill && ((const fill_attr *)graph->nodes[node].attr)->number == number;
+  return node >= 0 && graph->nodes[node].op == &g_fill &&
+         ((const fill_attr *)graph->nodes[node].attr)->number == number;
 }
 
 /* ---- store, accumulate ---- */
@@ -190,8 +196,8 @@ bool fx_is_fill(const fx_graph *graph, fx_value value, float number) {
 static fx_status store_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
   char left[96], right[96];
-  if (fx_type_numel(in[0]) != fx_type_numel(in[1]) || in[0]->dtype != in[1]->dtype || !fx_type_contiguous(in[0]) ||
-      !fx_type_contiguous(in[1]))
+  if (fx_type_numel(in[0]) != fx_type_numel(in[1]) || in[0]->dtype != in[1]->dtype ||
+      !fx_type_contiguous(in[0]) || !fx_type_contiguous(in[1]))
     return fx_error(FX_ERR_SHAPE, "%s cannot take %s", fx_type_text(in[0], left, sizeof left),
                     fx_type_text(in[1], right, sizeof right));
   out[0] = *in[0];
@@ -229,5 +235,9 @@ fx_value fx_accumulate(fx_graph *graph, fx_value dst, fx_value src) {
   return fx_graph_record(graph, &g_accumulate, NULL, (fx_value[]){dst, src}, NULL);
 }
 
-bool fx_is_store(const fx_node *node) { return node->op == &g_store; }
-bool fx_is_accumulate(const fx_node *node) { return node->op == &g_accumulate; }
+bool fx_is_store(const fx_node *node) {
+  return node->op == &g_store;
+}
+bool fx_is_accumulate(const fx_node *node) {
+  return node->op == &g_accumulate;
+}

@@ -27,8 +27,8 @@ fx_value fx_fill(fx_graph *graph, fx_type type, float number);
 /* Whether value is a fx_fill of exactly `number`. */
 bool fx_is_fill(const fx_graph *graph, fx_value value, float number);
 
-/* dst := src, dst := dst + src, where dst is a persistent value; the result is dst after it. F32, contiguous. The
- * fold pass makes the producer of src write there itself where it can. */
+/* dst := src, dst := dst + src, where dst is a persistent value; the result is dst after it. F32, contiguous.
+ * The fold pass makes the producer of src write there itself where it can. */
 fx_value fx_store(fx_graph *graph, fx_value dst, fx_value src);
 fx_value fx_accumulate(fx_graph *graph, fx_value dst, fx_value src);
 bool fx_is_store(const fx_node *node);

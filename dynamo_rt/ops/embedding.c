@@ -57,12 +57,12 @@ fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table) {
 static fx_status head_ce_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_head_ce_attr *a = attr;
   char x[96], w[96];
-  bool fits = in[0]->ndim == 3 && in[1]->ndim == 2 && fx_type_cols(in[0]) == in[1]->dim[1] && in[2]->dtype == FX_I32 &&
-              fx_type_numel(in[2]) == fx_type_rows(in[0]) && fx_type_numel(in[3]) == 1 && a->valid_vocab >= 0 &&
-              a->valid_vocab <= in[1]->dim[0];
+  bool fits = in[0]->ndim == 3 && in[1]->ndim == 2 && fx_type_cols(in[0]) == in[1]->dim[1] &&
+              in[2]->dtype == FX_I32 && fx_type_numel(in[2]) == fx_type_rows(in[0]) &&
+              fx_type_numel(in[3]) == 1 && a->valid_vocab >= 0 && a->valid_vocab <= in[1]->dim[0];
   if (!fits)
-    return fx_error(FX_ERR_SHAPE, "%s does not fit the head %s and its targets", fx_type_text(in[0], x, sizeof x),
-                    fx_type_text(in[1], w, sizeof w));
+    return fx_error(FX_ERR_SHAPE, "%s does not fit the head %s and its targets",
+                    fx_type_text(in[0], x, sizeof x), fx_type_text(in[1], w, sizeof w));
   out[0] = fx_type_of(FX_F32, 2, in[0]->dim);
   out[1] = fx_type_1d(FX_F32, 1);
   out[2] = *in[0];
@@ -110,8 +110,10 @@ fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targe
 
 static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_dropout_attr *a = attr;
-  if (in[0]->ndim != 3 || !fx_type_contiguous(in[0]) || fx_type_numel(in[1]) != in[0]->dim[0] || !(a->p >= 0 && a->p < 1))
-    return fx_error(FX_ERR_SHAPE, "expected x [B, T, E], ordinals [B] and 0 <= p < 1, got p = %g", (double)a->p);
+  if (in[0]->ndim != 3 || !fx_type_contiguous(in[0]) || fx_type_numel(in[1]) != in[0]->dim[0] ||
+      !(a->p >= 0 && a->p < 1))
+    return fx_error(FX_ERR_SHAPE, "expected x [B, T, E], ordinals [B] and 0 <= p < 1, got p = %g",
+                    (double)a->p);
   out[0] = *in[0];
   return FX_OK;
 }

@@ -15,12 +15,13 @@ fx_value fx_input(fx_graph *graph, int index);
 /* x contiguous -> the same elements under another shape; no copy. */
 fx_value fx_reshape(fx_graph *graph, fx_value x, int ndim, const int64_t *dim);
 
-/* x [..., C] contiguous -> [..., heads, head_dim]: columns [column, column + heads * head_dim) of every row; no
- * copy. Gradients of slices that together cover all columns once are written side by side in one buffer. */
+/* x [..., C] contiguous -> [..., heads, head_dim]: columns [column, column + heads * head_dim) of every row;
+ * no copy. Gradients of slices that together cover all columns once are written side by side in one buffer.
+ */
 fx_value fx_slice_heads(fx_graph *graph, fx_value x, int64_t column, int64_t heads, int64_t head_dim);
 
-/* Inverse of slices: lays parts[i] [rows.., heads, head_dim] side by side at columns[i] of the result's rows. The
- * parts' producers write straight into it; all must allow strided outputs and be used here only. */
+/* Inverse of slices: lays parts[i] [rows.., heads, head_dim] side by side at columns[i] of the result's rows.
+ * The parts' producers write straight into it; all must allow strided outputs and be used here only. */
 fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count, fx_type type);
 
 /* The column of a slice made by fx_slice_heads, -1 when node is none. */

@@ -26,8 +26,9 @@ static fx_cost gemm_cost(double rows, double in, double out) {
 static fx_status linear_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_linear_attr *a = attr;
   int64_t w_in = in[1]->dim[a->in_out ? 0 : 1], w_out = in[1]->dim[a->in_out ? 1 : 0];
-  bool fits = in[0]->ndim >= 2 && in[1]->ndim == 2 && fx_type_cols(in[0]) == w_in && fx_type_contiguous(in[0]) &&
-              fx_type_contiguous(in[1]) && in[0]->dtype == FX_F32 && in[1]->dtype == FX_F32;
+  bool fits = in[0]->ndim >= 2 && in[1]->ndim == 2 && fx_type_cols(in[0]) == w_in &&
+              fx_type_contiguous(in[0]) && fx_type_contiguous(in[1]) && in[0]->dtype == FX_F32 &&
+              in[1]->dtype == FX_F32;
   FX_TRY(need(fits, in[0], in[1], "input and weight"));
   if (in[2]) FX_TRY(need(fx_type_numel(in[2]) == w_out, in[1], in[2], "weight and bias"));
   out[0] = out[1] = with_cols(in[0], w_out);

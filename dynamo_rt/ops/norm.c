@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Outputs: y, mean [rows] (LayerNorm only), rstd [rows]; the statistics are kept for the backward, which gives dx,
- * dweight and dbias in one pass over the rows. */
+/* Outputs: y, mean [rows] (LayerNorm only), rstd [rows]; the statistics are kept for the backward, which
+ * gives dx, dweight and dbias in one pass over the rows. */
 #include "dynamo_rt/ops/norm.h"
 
 #include "dynamo_rt/graph/graph_internal.h"
@@ -10,7 +10,8 @@ static fx_status norm_infer(const fx_type *const *in, const void *attr, fx_type 
   const fx_norm_attr *a = attr;
   char text[96];
   int64_t cols = fx_type_cols(in[0]);
-  bool fits = in[0]->ndim >= 2 && fx_type_contiguous(in[0]) && in[0]->dtype == FX_F32 && fx_type_numel(in[1]) == cols &&
+  bool fits = in[0]->ndim >= 2 && fx_type_contiguous(in[0]) && in[0]->dtype == FX_F32 &&
+              fx_type_numel(in[1]) == cols &&
               (!in[2] || (fx_type_numel(in[2]) == cols && a->kind == FX_NORM_LAYER));
   if (!fits)
     return fx_error(FX_ERR_SHAPE, "weight or bias does not fit %s", fx_type_text(in[0], text, sizeof text));
@@ -50,7 +51,8 @@ static fx_status norm_vjp(fx_graph *graph, const fx_node *node, const fx_value *
   const fx_norm_attr *a = node->attr;
   fx_value out[3];
   fx_value mean = a->kind == FX_NORM_LAYER ? node->out[1] : FX_NONE;
-  fx_graph_record(graph, &g_norm_grad, a, (fx_value[]){dout[0], node->in[0], node->in[1], mean, node->out[2]}, out);
+  fx_graph_record(graph, &g_norm_grad, a, (fx_value[]){dout[0], node->in[0], node->in[1], mean, node->out[2]},
+                  out);
   din[0] = out[0];
   din[1] = out[1];
   if (node->in[2] != FX_NONE) din[2] = out[2];

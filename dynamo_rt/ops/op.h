@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op is: one static const fx_op in the file that defines it. Folders above register nothing, they record
- * nodes that point at their own fx_op; there is no central list. A kernel receives resolved tensors and touches
- * nothing else. */
+/* What an op is: one static const fx_op in the file that defines it. Folders above register nothing, they
+ * record nodes that point at their own fx_op; there is no central list. A kernel receives resolved tensors
+ * and touches nothing else. */
 #ifndef FX_DYNAMO_RT_OPS_OP_H
 #define FX_DYNAMO_RT_OPS_OP_H
 
@@ -31,9 +31,10 @@ enum {
   FX_EFFECT_MUTATES = 1,    /* writes through `must_alias` into a value that outlives it */
   FX_EFFECT_COLLECTIVE = 2, /* attr begins with fx_collective_attr; ordered across ranks */
   FX_EFFECT_RNG = 4,        /* draws random numbers: two equal nodes may still not be merged */
-  FX_EFFECT_VIEW = 8,       /* no kernel: output 0 is another look at input 0's storage; attr begins with fx_view_attr */
-  FX_EFFECT_ASSEMBLE = 16,  /* no kernel: the inputs are laid side by side inside output 0 */
-  FX_EFFECT_INPUT = 32      /* copies a runtime input from the slot of this run */
+  FX_EFFECT_VIEW =
+      8, /* no kernel: output 0 is another look at input 0's storage; attr begins with fx_view_attr */
+  FX_EFFECT_ASSEMBLE = 16, /* no kernel: the inputs are laid side by side inside output 0 */
+  FX_EFFECT_INPUT = 32     /* copies a runtime input from the slot of this run */
 };
 
 /* First member of every collective op's attributes, so that ledgers and schedules need not know the op. */
@@ -52,8 +53,8 @@ typedef struct fx_cost {
   double flops, bytes;
 } fx_cost;
 
-/* Everything a kernel may look at. in[i] is NULL where an optional input is absent; out[i] is NULL where nobody
- * uses the output and the op allows that. */
+/* Everything a kernel may look at. in[i] is NULL where an optional input is absent; out[i] is NULL where
+ * nobody uses the output and the op allows that. */
 typedef struct fx_kernel_args {
   const fx_tensor *in[FX_MAX_IN];
   fx_tensor *out[FX_MAX_OUT];
@@ -61,9 +62,9 @@ typedef struct fx_kernel_args {
   unsigned accumulate; /* bit i: add to out[i] instead of overwriting it */
   void *workspace;     /* op->workspace bytes, content undefined */
   int threads;
-  int layer;           /* which instance of a repeated layer, 0-based */
-  const void *gemm;    /* CPU GEMM provider */
-  const void *slot;    /* base of the slot of runtime inputs */
+  int layer;        /* which instance of a repeated layer, 0-based */
+  const void *gemm; /* CPU GEMM provider */
+  const void *slot; /* base of the slot of runtime inputs */
   void *stream;
 } fx_kernel_args;
 
@@ -75,15 +76,15 @@ typedef struct fx_op {
   int8_t num_out;
   uint16_t attr_bytes;
   uint16_t effects;
-  uint8_t can_accumulate; /* bit i: the kernels honour `accumulate` for output i */
-  uint8_t strided_out;    /* bit i: output i may be a strided view */
-  uint8_t optional_out;   /* bit i: kernels accept out[i] == NULL */
+  uint8_t can_accumulate;        /* bit i: the kernels honour `accumulate` for output i */
+  uint8_t strided_out;           /* bit i: output i may be a strided view */
+  uint8_t optional_out;          /* bit i: kernels accept out[i] == NULL */
   int8_t must_alias[FX_MAX_OUT]; /* 1 + input whose memory output i is; 0: none */
   int8_t may_alias[FX_MAX_OUT];  /* 1 + input whose memory output i may take over; 0: none */
   /* Output types from input types (NULL: absent input), or a sentence about what does not fit. */
   fx_status (*infer)(const fx_type *const *in, const void *attr, fx_type *out);
-  /* Records the backward of `node`: dout[i] is the gradient of output i or FX_NONE; sets din[i] for the inputs
-   * that have a gradient (FX_NONE elsewhere). NULL: not differentiable. */
+  /* Records the backward of `node`: dout[i] is the gradient of output i or FX_NONE; sets din[i] for the
+   * inputs that have a gradient (FX_NONE elsewhere). NULL: not differentiable. */
   fx_status (*vjp)(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din);
   fx_cost (*cost)(const fx_type *const *in, const fx_type *out, const void *attr);
   /* Scratch bytes of the kernels for `threads` threads; NULL: none. */

@@ -67,8 +67,8 @@ static const fx_op g_adamw = {
     .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
 };
 
-void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq, fx_value lr,
-              fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr) {
+void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq,
+              fx_value lr, fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr) {
   fx_graph_record(graph, &g_adamw, &attr,
                   (fx_value[]){param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor}, NULL);
 }

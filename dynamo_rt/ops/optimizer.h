@@ -13,18 +13,19 @@ typedef struct fx_clip_attr {
   double max_norm; /* 0: do not clip */
 } fx_clip_attr;
 
-/* Global L2 norm of grad [n], in double over fixed chunks -> norm [1], and the factor that brings it down to max_norm:
- * min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Returns norm. */
+/* Global L2 norm of grad [n], in double over fixed chunks -> norm [1], and the factor that brings it down to
+ * max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Returns norm. */
 fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *factor);
 
 typedef struct fx_adamw_attr {
   double beta1, beta2, eps, weight_decay;
 } fx_adamw_attr;
 
-/* AdamW (Loshchilov and Hutter, arXiv:1711.05101), the arithmetic of torch.optim.AdamW in fp32: param, exp_avg,
- * exp_avg_sq [n] are updated in place from factor * grad. lr [1] F32; step [1] int64, 1 for the first update. */
-void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq, fx_value lr,
-              fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr);
+/* AdamW (Loshchilov and Hutter, arXiv:1711.05101), the arithmetic of torch.optim.AdamW in fp32: param,
+ * exp_avg, exp_avg_sq [n] are updated in place from factor * grad. lr [1] F32; step [1] int64, 1 for the
+ * first update. */
+void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq,
+              fx_value lr, fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr);
 
 #ifdef __cplusplus
 }

@@ -33,8 +33,8 @@ static fx_status rope_infer(const fx_type *const *in, const void *attr, fx_type 
   bool fits = in[0]->ndim == 3 && fx_type_contiguous(in[0]) && fx_type_rows(in[0]) == fx_type_rows(in[1]) &&
               fx_type_cols(in[1]) == a->head_dim && a->heads * a->head_dim <= fx_type_cols(in[0]);
   if (!fits)
-    return fx_error(FX_ERR_SHAPE, "%lld heads of %lld do not fit %s", (long long)a->heads, (long long)a->head_dim,
-                    fx_type_text(in[0], text, sizeof text));
+    return fx_error(FX_ERR_SHAPE, "%lld heads of %lld do not fit %s", (long long)a->heads,
+                    (long long)a->head_dim, fx_type_text(in[0], text, sizeof text));
   out[0] = *in[0];
   return FX_OK;
 }

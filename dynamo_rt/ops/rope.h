@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding (Su et al., arXiv:2104.09864) in the half-split layout of Hugging Face's Llama: lane i
- * of the first half pairs with lane i of the second half. */
+/* Rotary position embedding (Su et al., arXiv:2104.09864) in the half-split layout of Hugging Face's Llama:
+ * lane i of the first half pairs with lane i of the second half. */
 #ifndef FX_DYNAMO_RT_OPS_ROPE_H
 #define FX_DYNAMO_RT_OPS_ROPE_H
 

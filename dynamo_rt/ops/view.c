@@ -165,11 +165,13 @@ static bool can_be_placed(const fx_graph *graph, fx_value part) {
   return true;
 }
 
-fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count, fx_type type) {
+fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count,
+                     fx_type type) {
   fx_value in[FX_MAX_IN];
   for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
   if (graph->status != FX_OK) return FX_NONE;
-  for (int i = 0; i < count; i++) in[i] = can_be_placed(graph, parts[i]) ? parts[i] : fx_copy(graph, parts[i]);
+  for (int i = 0; i < count; i++)
+    in[i] = can_be_placed(graph, parts[i]) ? parts[i] : fx_copy(graph, parts[i]);
   assemble_attr attr;
   memset(&attr, 0, sizeof attr);
   attr.type = type;

@@ -9,7 +9,8 @@ static bool observable(const fx_graph *graph, const fx_node *node) {
   if (node->op->effects & (FX_EFFECT_MUTATES | FX_EFFECT_COLLECTIVE)) return true;
   if (node->op->effects & FX_EFFECT_VIEW) return false;
   for (int i = 0; i < node->op->num_out; i++)
-    if (node->out[i] != FX_NONE && graph->storages[graph->values[node->out[i]].storage].persistent) return true;
+    if (node->out[i] != FX_NONE && graph->storages[graph->values[node->out[i]].storage].persistent)
+      return true;
   return false;
 }
 

@@ -2,8 +2,8 @@
 /* Folding of stores, accumulations and sums into the producer of the summand.
  *
  * All three ask the same two questions. May the storage of `src` become part of the storage of `dst`? (it is
- * transient, a whole buffer, and nobody else needs it later.) Does anyone touch dst's bytes between the first write
- * of src and the folded node? If not, the write can move there. */
+ * transient, a whole buffer, and nobody else needs it later.) Does anyone touch dst's bytes between the first
+ * write of src and the folded node? If not, the write can move there. */
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/passes/passes.h"
 #include "dynamo_rt/passes/range.h"
@@ -57,7 +57,8 @@ static bool has_uses(const fx_graph *graph, fx_value value) {
   return false;
 }
 
-/* Makes the first write of src's storage an addition; false when it is not one node's whole output or cannot add. */
+/* Makes the first write of src's storage an addition; false when it is not one node's whole output or cannot
+ * add. */
 static bool make_accumulate(fx_graph *graph, fx_value src, int64_t writer) {
   fx_node *node = &graph->nodes[writer];
   fx_range range = fx_value_range(graph, src);
@@ -85,7 +86,8 @@ static bool fold_into_persistent(fx_graph *graph, int64_t n, bool add) {
   if (add && read_between(graph, writer + 1, n, fx_value_range(graph, src))) return false;
   if (add && !make_accumulate(graph, src, writer)) return false;
   node->dead = true;
-  fx_graph_merge_storage(graph, graph->values[src].storage, graph->values[dst].storage, graph->values[dst].offset);
+  fx_graph_merge_storage(graph, graph->values[src].storage, graph->values[dst].storage,
+                         graph->values[dst].offset);
   return true;
 }
 

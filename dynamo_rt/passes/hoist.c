@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves each in-place collective to right behind the last node that touches its bytes, so that gradient buckets are
- * reduced while the backward of earlier layers still computes. Every rank records the same graph, so every rank arrives
- * at the same order. */
+/* Moves each in-place collective to right behind the last node that touches its bytes, so that gradient
+ * buckets are reduced while the backward of earlier layers still computes. Every rank records the same graph,
+ * so every rank arrives at the same order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,9 @@ static bool movable(const fx_node *node) {
 static int64_t last_touch(const fx_graph *graph, int64_t n) {
   fx_range range = fx_value_range(graph, graph->nodes[n].in[0]);
   int64_t producer = graph->values[graph->nodes[n].in[0]].node, last = n - 1;
-  while (last >= 0 && last != producer && (graph->nodes[last].dead || !touches(graph, &graph->nodes[last], range))) last--;
+  while (last >= 0 && last != producer &&
+         (graph->nodes[last].dead || !touches(graph, &graph->nodes[last], range)))
+    last--;
   return last;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which bytes a value touches: what passes and the scheduler ask when they decide whether two nodes conflict. */
+/* Which bytes a value touches: what passes and the scheduler ask when they decide whether two nodes conflict.
+ */
 #ifndef FX_DYNAMO_RT_PASSES_RANGE_H
 #define FX_DYNAMO_RT_PASSES_RANGE_H
 

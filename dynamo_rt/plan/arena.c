@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each planner is an order; every block then takes the best gap among the placed blocks that are alive with it.
- * Largest first is the classic for tensors (Pisarchyk and Lee, arXiv:2001.03288); longest-lived and area first win on
- * graphs with a few long residuals. */
+/* Each planner is an order; every block then takes the best gap among the placed blocks that are alive with
+ * it. Largest first is the classic for tensors (Pisarchyk and Lee, arXiv:2001.03288); longest-lived and area
+ * first win on graphs with a few long residuals. */
 #include "dynamo_rt/plan/arena.h"
 
 #include <stdlib.h>
@@ -9,15 +9,19 @@
 
 #include "dynamo_rt/base/memory.h"
 
-static size_t rounded(const fx_block *b) { return fx_align_up(b->bytes, FX_ALIGN); }
-static double area(const fx_block *b) { return (double)rounded(b) * (double)(b->last - b->first + 1); }
+static size_t rounded(const fx_block *b) {
+  return fx_align_up(b->bytes, FX_ALIGN);
+}
+static double area(const fx_block *b) {
+  return (double)rounded(b) * (double)(b->last - b->first + 1);
+}
 
 /* Ties by position, so that every rank plans alike. */
-#define FX_ORDER(name, key)                                                                                  \
-  static int name(const void *x, const void *y) {                                                            \
-    const fx_block *a = *(fx_block *const *)x, *b = *(fx_block *const *)y;                                   \
-    if ((key(a)) != (key(b))) return (key(a)) > (key(b)) ? -1 : 1;                                           \
-    return a < b ? -1 : a > b;                                                                               \
+#define FX_ORDER(name, key)                                                \
+  static int name(const void *x, const void *y) {                          \
+    const fx_block *a = *(fx_block *const *)x, *b = *(fx_block *const *)y; \
+    if ((key(a)) != (key(b))) return (key(a)) > (key(b)) ? -1 : 1;         \
+    return a < b ? -1 : a > b;                                             \
   }
 #define FX_LIFE(b) ((b)->last - (b)->first)
 #define FX_EARLY(b) (-(b)->first)
@@ -39,7 +43,8 @@ static int by_offset(const void *x, const void *y) {
   return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
-/* Smallest gap that fits block among the `placed` ones alive with it; `busy` is scratch of that many pointers. */
+/* Smallest gap that fits block among the `placed` ones alive with it; `busy` is scratch of that many
+ * pointers. */
 static size_t best_gap(const fx_block *block, fx_block **placed, int64_t count, fx_block **busy) {
   int64_t n = 0;
   for (int64_t i = 0; i < count; i++)
@@ -72,7 +77,8 @@ static size_t lower_bound(const fx_block *blocks, int64_t count) {
     size_t alive = 0;
     if (!blocks[i].bytes) continue;
     for (int64_t j = 0; j < count; j++)
-      if (blocks[j].first <= blocks[i].first && blocks[i].first <= blocks[j].last) alive += rounded(&blocks[j]);
+      if (blocks[j].first <= blocks[i].first && blocks[i].first <= blocks[j].last)
+        alive += rounded(&blocks[j]);
     if (alive > bound) bound = alive;
   }
   return bound;

@@ -28,7 +28,9 @@ static const char *const g_fields[] = {
 enum { NUM_FIELDS = sizeof g_fields / sizeof g_fields[0] };
 _Static_assert(sizeof(fx_plan_key) == NUM_FIELDS * sizeof(uint64_t), "a plan key is a packed record");
 
-fx_status fx_plan_cache_create(fx_plan_cache **out) { return fx_calloc(out, 1, sizeof(fx_plan_cache)); }
+fx_status fx_plan_cache_create(fx_plan_cache **out) {
+  return fx_calloc(out, 1, sizeof(fx_plan_cache));
+}
 
 void fx_plan_cache_destroy(fx_plan_cache *cache) {
   if (!cache) return;
@@ -62,7 +64,8 @@ static void explain(fx_plan_cache *cache, const fx_plan_key *key) {
     snprintf(cache->reason, sizeof cache->reason, "no plan yet");
     return;
   }
-  uint64_t was = ((const uint64_t *)(const void *)&nearest->key)[field], is = ((const uint64_t *)(const void *)key)[field];
+  uint64_t was = ((const uint64_t *)(const void *)&nearest->key)[field],
+           is = ((const uint64_t *)(const void *)key)[field];
   if (was < 1u << 31 && is < 1u << 31)
     snprintf(cache->reason, sizeof cache->reason, "%s %llu -> %llu", g_fields[field], (unsigned long long)was,
              (unsigned long long)is);
@@ -111,5 +114,9 @@ fx_status fx_plan_cache_add(fx_plan_cache *cache, const fx_plan_key *key, fx_pla
   return FX_OK;
 }
 
-int64_t fx_plan_cache_hits(const fx_plan_cache *cache) { return cache->hits; }
-int64_t fx_plan_cache_misses(const fx_plan_cache *cache) { return cache->misses; }
+int64_t fx_plan_cache_hits(const fx_plan_cache *cache) {
+  return cache->hits;
+}
+int64_t fx_plan_cache_misses(const fx_plan_cache *cache) {
+  return cache->misses;
+}

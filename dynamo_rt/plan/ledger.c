@@ -15,12 +15,13 @@ static char *entry(const fx_plan *plan, const fx_node *node) {
   if (a->kind == FX_SEND || a->kind == FX_RECV)
     snprintf(peers, sizeof peers, " peer %+d", (a->peer - a->comm->rank + a->comm->size) % a->comm->size);
   if (a->kind == FX_SEND_RECV) /* relative, so that a ring shift reads alike on every rank */
-    snprintf(peers, sizeof peers, " to %+d from %+d", (a->peer - a->comm->rank + a->comm->size) % a->comm->size,
+    snprintf(peers, sizeof peers, " to %+d from %+d",
+             (a->peer - a->comm->rank + a->comm->size) % a->comm->size,
              (a->peer_from - a->comm->rank + a->comm->size) % a->comm->size);
   return fx_strfmt("%s#%d %s %s %s x %lld%s %s (%s:%d, layer %d)\n", a->comm->name, a->comm->id,
                    fx_collective_name((fx_collective)a->kind), a->reduce == FX_REDUCE_MAX ? "max" : "sum",
-                   fx_dtype_name(type->dtype), (long long)fx_type_numel(type), peers, fx_lane_name((fx_lane)a->lane),
-                   node->file, node->line, node->layer);
+                   fx_dtype_name(type->dtype), (long long)fx_type_numel(type), peers,
+                   fx_lane_name((fx_lane)a->lane), node->file, node->line, node->layer);
 }
 
 char *fx_plan_ledger(const fx_plan *plan) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where transient storages live: first and last step, in-place merges, offsets.
  *
- * A step on a communication lane may still run while later compute steps do, so what it touches stays alive until the
- * first later compute step that depends on it (which will wait for it), or to the end of the plan. */
+ * A step on a communication lane may still run while later compute steps do, so what it touches stays alive
+ * until the first later compute step that depends on it (which will wait for it), or to the end of the plan.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,9 +49,11 @@ static int32_t completion(const fx_plan *plan, int32_t i) {
     const fx_node *later = &graph->nodes[plan->steps[j].node];
     if (plan->steps[j].lane != FX_LANE_COMPUTE) continue;
     for (int k = 0; k < node->op->num_out; k++)
-      if (node->out[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->out[k]), false)) return j;
+      if (node->out[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->out[k]), false))
+        return j;
     for (int k = 0; k < node->op->max_in; k++)
-      if (node->in[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->in[k]), true)) return j;
+      if (node->in[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->in[k]), true))
+        return j;
   }
   return plan->num_steps - 1;
 }
@@ -66,9 +69,10 @@ static void merge_in_place(fx_plan *plan, int32_t i) {
   int32_t from = plan->block_of[out->storage], to = plan->block_of[in->storage];
   if (from < 0 || to < 0 || from == to) return;
   fx_block *old = &plan->blocks[to], *fresh = &plan->blocks[from];
-  bool fits = old->last == i && fresh->first == i && old->bytes == fresh->bytes && in->offset == 0 && out->offset == 0 &&
-              fx_type_bytes(&in->type) == old->bytes && fx_type_bytes(&out->type) == old->bytes &&
-              fx_type_contiguous(&in->type) && fx_type_contiguous(&out->type);
+  bool fits = old->last == i && fresh->first == i && old->bytes == fresh->bytes && in->offset == 0 &&
+              out->offset == 0 && fx_type_bytes(&in->type) == old->bytes &&
+              fx_type_bytes(&out->type) == old->bytes && fx_type_contiguous(&in->type) &&
+              fx_type_contiguous(&out->type);
   if (!fits) return;
   old->last = fresh->last;
   fresh->bytes = 0;

@@ -50,8 +50,10 @@ static fx_status make_step(fx_plan *plan, int64_t n, fx_step *step) {
     out[i] = step->out[i].type = graph->values[node->out[i]].type;
     step->args.out[i] = &step->out[i];
   }
-  if (node->op->workspace) step->workspace_bytes = node->op->workspace(in, out, node->attr, plan->device->threads);
-  if (step->workspace_bytes > plan->stats.workspace_bytes) plan->stats.workspace_bytes = step->workspace_bytes;
+  if (node->op->workspace)
+    step->workspace_bytes = node->op->workspace(in, out, node->attr, plan->device->threads);
+  if (step->workspace_bytes > plan->stats.workspace_bytes)
+    plan->stats.workspace_bytes = step->workspace_bytes;
   step->args.attr = node->attr;
   step->args.accumulate = node->accumulate;
   step->args.threads = plan->device->threads;
@@ -133,7 +135,15 @@ void fx_plan_destroy(fx_plan *plan) {
   free(plan);
 }
 
-const char *fx_plan_name(const fx_plan *plan) { return plan->options.name; }
-const fx_plan_stats *fx_plan_stats_get(const fx_plan *plan) { return &plan->stats; }
-const fx_graph *fx_plan_graph(const fx_plan *plan) { return plan->graph; }
-void fx_plan_set_trace(fx_plan *plan, fx_trace *trace) { plan->trace = trace; }
+const char *fx_plan_name(const fx_plan *plan) {
+  return plan->options.name;
+}
+const fx_plan_stats *fx_plan_stats_get(const fx_plan *plan) {
+  return &plan->stats;
+}
+const fx_graph *fx_plan_graph(const fx_plan *plan) {
+  return plan->graph;
+}
+void fx_plan_set_trace(fx_plan *plan, fx_trace *trace) {
+  plan->trace = trace;
+}

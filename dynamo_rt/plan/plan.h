@@ -6,8 +6,8 @@
  *   fx_plan_bind      gives the plan its arena; one arena serves all plans of a step, which never overlap
  *   fx_plan_run       replays; allocates nothing, and at its end every lane is joined with the compute lane
  *
- * Two executors run the same graph: `replay` on lanes in the planned arena, `eager` node by node in fresh, poisoned
- * buffers. Their results are bitwise equal. */
+ * Two executors run the same graph: `replay` on lanes in the planned arena, `eager` node by node in fresh,
+ * poisoned buffers. Their results are bitwise equal. */
 #ifndef FX_DYNAMO_RT_PLAN_PLAN_H
 #define FX_DYNAMO_RT_PLAN_PLAN_H
 
@@ -25,7 +25,7 @@ typedef enum fx_exec_mode { FX_EXEC_REPLAY, FX_EXEC_EAGER } fx_exec_mode;
 typedef struct fx_plan_options {
   const char *name; /* schedule phase, e.g. "micro_only"; borrowed */
   fx_exec_mode mode;
-  bool poison;      /* replay: fill dead arena ranges with NaN bytes (tests) */
+  bool poison; /* replay: fill dead arena ranges with NaN bytes (tests) */
 } fx_plan_options;
 
 typedef struct fx_plan fx_plan;

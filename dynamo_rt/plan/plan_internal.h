@@ -7,14 +7,14 @@
 #include "dynamo_rt/plan/plan.h"
 
 typedef struct fx_step {
-  int32_t node;              /* of the graph */
+  int32_t node; /* of the graph */
   fx_lane lane;
   int32_t wait[FX_LANE_COUNT]; /* steps of other lanes to wait for before this one, or -1 */
-  fx_event *event;           /* recorded after it when another lane waits for it */
+  fx_event *event;             /* recorded after it when another lane waits for it */
   fx_kernel_args args;
   fx_tensor in[FX_MAX_IN], out[FX_MAX_OUT];
   size_t workspace_bytes;
-  int32_t workspace_block;   /* of the arena, or -1 */
+  int32_t workspace_block; /* of the arena, or -1 */
   struct fx_plan *plan;
 } fx_step;
 
@@ -27,13 +27,14 @@ struct fx_plan {
   int32_t num_steps;
   int32_t final_wait[FX_LANE_COUNT]; /* steps that the end of the run joins, or -1 */
   fx_block *blocks;                  /* [storages + steps]: transient storages, then workspaces */
-  int32_t *block_of;                 /* [storages]: the block a storage lives in (in-place merges), -1: persistent */
+  int32_t *block_of; /* [storages]: the block a storage lives in (in-place merges), -1: persistent */
   int64_t num_blocks;
   char *arena;
   fx_trace *trace;
 };
 
-/* plan/lifetime.c: block lifetimes, in-place merges, arena offsets. Needs steps; fills blocks and block_of. */
+/* plan/lifetime.c: block lifetimes, in-place merges, arena offsets. Needs steps; fills blocks and block_of.
+ */
 fx_status fx_plan_place(fx_plan *plan);
 /* plan/schedule.c: event waits between lanes, from the conflicts of the placed bytes. */
 fx_status fx_plan_order(fx_plan *plan);

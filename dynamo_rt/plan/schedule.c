@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Event waits. Steps stay in program order within their lane; across lanes a step must wait for every earlier step it
- * conflicts with (one of them writes bytes that the other touches: read after write, write after read, write after
- * write, reuse of arena bytes included). Waits that follow from earlier ones are left out: each lane carries a clock
- * of the latest step of every lane it knows to be done, as vector clocks do. */
+/* Event waits. Steps stay in program order within their lane; across lanes a step must wait for every earlier
+ * step it conflicts with (one of them writes bytes that the other touches: read after write, write after
+ * read, write after write, reuse of arena bytes included). Waits that follow from earlier ones are left out:
+ * each lane carries a clock of the latest step of every lane it knows to be done, as vector clocks do. */
 #include <stdlib.h>
 
 #include "dynamo_rt/base/memory.h"
@@ -43,7 +43,8 @@ static void step_spans(const fx_plan *plan, int32_t i, spans *out) {
     if (node->out[k] != FX_NONE) add_span(plan, node->out[k], true, out);
   if (step->workspace_block >= 0) {
     const fx_block *block = &plan->blocks[step->workspace_block];
-    out->item[out->count++] = (span){-1, (int64_t)block->offset, (int64_t)(block->offset + block->bytes), true};
+    out->item[out->count++] =
+        (span){-1, (int64_t)block->offset, (int64_t)(block->offset + block->bytes), true};
   }
 }
 
@@ -51,7 +52,8 @@ static bool conflict(const spans *a, const spans *b) {
   for (int i = 0; i < a->count; i++)
     for (int j = 0; j < b->count; j++) {
       const span *x = &a->item[i], *y = &b->item[j];
-      if ((x->write || y->write) && x->place == y->place && x->begin < y->end && y->begin < x->end) return true;
+      if ((x->write || y->write) && x->place == y->place && x->begin < y->end && y->begin < x->end)
+        return true;
     }
   return false;
 }

@@ -21,7 +21,9 @@ fx_type fx_type_of(fx_dtype dtype, int ndim, const int64_t *dim) {
   return type;
 }
 
-fx_type fx_type_1d(fx_dtype dtype, int64_t n) { return fx_type_of(dtype, 1, &n); }
+fx_type fx_type_1d(fx_dtype dtype, int64_t n) {
+  return fx_type_of(dtype, 1, &n);
+}
 
 fx_type fx_type_2d(fx_dtype dtype, int64_t rows, int64_t cols) {
   int64_t dim[2] = {rows, cols};
@@ -48,7 +50,9 @@ bool fx_type_contiguous(const fx_type *type) {
   return true;
 }
 
-bool fx_type_equal(const fx_type *a, const fx_type *b) { return memcmp(a, b, sizeof *a) == 0; }
+bool fx_type_equal(const fx_type *a, const fx_type *b) {
+  return memcmp(a, b, sizeof *a) == 0;
+}
 
 bool fx_type_same_shape(const fx_type *a, const fx_type *b) {
   return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof(int64_t) * (size_t)a->ndim) == 0;
@@ -73,7 +77,9 @@ int64_t fx_type_rows(const fx_type *type) {
   return rows;
 }
 
-int64_t fx_type_cols(const fx_type *type) { return type->ndim ? type->dim[type->ndim - 1] : 1; }
+int64_t fx_type_cols(const fx_type *type) {
+  return type->ndim ? type->dim[type->ndim - 1] : 1;
+}
 
 const char *fx_type_text(const fx_type *type, char *text, size_t capacity) {
   int used = snprintf(text, capacity, "%s[", fx_dtype_name(type->dtype));

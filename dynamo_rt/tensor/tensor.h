@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor types (dtype, shape, strides) and tensors (a type plus an address). Both are plain data, copied by value;
- * neither owns memory. Strides count elements. Row-major unless a view says otherwise. */
+/* Tensor types (dtype, shape, strides) and tensors (a type plus an address). Both are plain data, copied by
+ * value; neither owns memory. Strides count elements. Row-major unless a view says otherwise. */
 #ifndef FX_DYNAMO_RT_TENSOR_TENSOR_H
 #define FX_DYNAMO_RT_TENSOR_TENSOR_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The op flex_attention in graphs: strided views of a fused projection, gradients assembled, dlse, chunks merged by _partial,
- * replay = eager. The kernels themselves have suites of their own. */
+/* The op flex_attention in graphs: strided views of a fused projection, gradients assembled, dlse, chunks
+ * merged by _partial, replay = eager. The kernels themselves have suites of their own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,13 +39,15 @@ static problem *new_problem(void) {
       p->limits[b * TPAD + q] = empty ? 0 : start;
       p->limits[B * TPAD + b * TPAD + q] = empty ? 0 : q + 1;
     }
-  for (int i = 0; i < B * H; i++) /* lse is -inf where a row is empty: no weight there, as a loss would have none */
+  for (int i = 0; i < B * H;
+       i++) /* lse is -inf where a row is empty: no weight there, as a loss would have none */
     for (int q = 0; q < TPAD; q++)
       if (q >= T || (i / H == 1 && q == 5)) p->lse_weight[i * TPAD + q] = 0;
   return p;
 }
 
-/* loss = sum(weight * out) + sum over finite rows (lse_weight * lse), in double; grad: its derivative by qkv when asked. */
+/* loss = sum(weight * out) + sum over finite rows (lse_weight * lse), in double; grad: its derivative by qkv
+ * when asked. */
 static double reference(const problem *p, double *out, double *lse, double *grad) {
   double loss = 0;
   for (int b = 0; b < B; b++)
@@ -63,7 +65,8 @@ static double reference(const problem *p, double *out, double *lse, double *grad
         }
         for (int k = lo; k < hi; k++) sum += exp(s[k] - top);
         for (int k = lo; k < hi; k++)
-          for (int d = 0; d < D; d++) o[d] += exp(s[k] - top) / sum * p->qkv[(b * T + k) * C + (H + K + kh) * D + d];
+          for (int d = 0; d < D; d++)
+            o[d] += exp(s[k] - top) / sum * p->qkv[(b * T + k) * C + (H + K + kh) * D + d];
         double l = hi > lo ? top + log(sum) : -INFINITY, wl = p->lse_weight[(b * H + h) * TPAD + q];
         lse[(b * H + h) * TPAD + q] = l;
         const float *w = p->weight + ((b * T + q) * H + h) * D;
@@ -89,7 +92,8 @@ static fx_value constant(fx_graph *g, const char *name, const void *data, fx_typ
 
 static fx_value dot(fx_graph *g, fx_value x, const float *weight, int64_t n) {
   fx_value flat = fx_reshape(FX_AT(g), x, 2, (int64_t[]){1, n});
-  return fx_linear(FX_AT(g), flat, constant(g, "w", weight, fx_type_2d(FX_F32, 1, n)), FX_NONE, (fx_linear_attr){0, 0});
+  return fx_linear(FX_AT(g), flat, constant(g, "w", weight, fx_type_2d(FX_F32, 1, n)), FX_NONE,
+                   (fx_linear_attr){0, 0});
 }
 
 typedef struct views {
@@ -104,7 +108,8 @@ static views record_views(fx_graph *g, const problem *p) {
   x.q = fx_slice_heads(FX_AT(g), x.base, 0, H, D);
   x.k = fx_slice_heads(FX_AT(g), x.base, H * D, K, D);
   x.v = fx_slice_heads(FX_AT(g), x.base, (H + K) * D, K, D);
-  x.mask = (fx_attention_mask){constant(g, "limits", p->limits, fx_type_1d(FX_I32, 2 * B * TPAD)), FX_NONE, FX_NONE, FX_NONE};
+  x.mask = (fx_attention_mask){constant(g, "limits", p->limits, fx_type_1d(FX_I32, 2 * B * TPAD)), FX_NONE,
+                               FX_NONE, FX_NONE};
   x.attr = (fx_attention_attr){k_scale, 1, B, T};
   return x;
 }
@@ -114,7 +119,8 @@ static void run(fx_graph *g, fx_exec_mode mode) {
   fx_plan *plan = NULL;
   void *arena = NULL;
   CHECK_OK(fx_device_create_cpu(2, "auto", &device));
-  if (CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "attention", .mode = mode, .poison = true}, device, &plan))) {
+  if (CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "attention", .mode = mode, .poison = true},
+                               device, &plan))) {
     CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
     CHECK_OK(fx_plan_bind(plan, arena));
     CHECK_OK(fx_plan_run(plan, 0));
@@ -136,7 +142,8 @@ static double lse_error(const float *got, const double *want) {
 
 static void forward_and_backward(void) {
   problem *p = new_problem();
-  double *out = calloc(B * T * H * D, sizeof(double)), *lse = calloc(B * H * TPAD, sizeof(double)), *grad = calloc(B * T * C, sizeof(double));
+  double *out = calloc(B * T * H * D, sizeof(double)), *lse = calloc(B * H * TPAD, sizeof(double)),
+         *grad = calloc(B * T * C, sizeof(double));
   float *first = NULL;
   reference(p, out, lse, grad);
   for (int i = 0; i < 40; i++) { /* the analytic reference itself, against differences */
@@ -148,7 +155,8 @@ static void forward_and_backward(void) {
     p->qkv[at] = kept - h;
     double slope = (up - reference(p, o, l, NULL)) / (up_at - p->qkv[at]);
     p->qkv[at] = kept;
-    CHECK_MSG(fabs(slope - grad[at]) < 2e-3 * (fabs(grad[at]) + 0.1), "reference gradient %d: %.8g, differences %.8g", at, grad[at], slope);
+    CHECK_MSG(fabs(slope - grad[at]) < 2e-3 * (fabs(grad[at]) + 0.1),
+              "reference gradient %d: %.8g, differences %.8g", at, grad[at], slope);
     free(o);
     free(l);
   }
@@ -156,16 +164,20 @@ static void forward_and_backward(void) {
     fx_graph *g = fx_graph_create(NULL);
     views x = record_views(g, p);
     fx_value l = FX_NONE, o = fx_flex_attention(FX_AT(g), x.q, x.k, x.v, x.mask, x.attr, &l), grads[1];
-    /* lse may hold -inf, and -inf * 0 is NaN: only its gradient is wanted here, so the dot product itself is not stored */
-    fx_value loss = fx_add(FX_AT(g), dot(g, o, p->weight, B * T * H * D), dot(g, l, p->lse_weight, B * H * TPAD));
+    /* lse may hold -inf, and -inf * 0 is NaN: only its gradient is wanted here, so the dot product itself is
+     * not stored */
+    fx_value loss =
+        fx_add(FX_AT(g), dot(g, o, p->weight, B * T * H * D), dot(g, l, p->lse_weight, B * H * TPAD));
     CHECK_OK(fx_autograd(g, loss, &x.base, 1, grads));
     fx_store(FX_AT(g), constant(g, "out", p->out, fx_type_1d(FX_F32, B * T * H * D)), o);
     fx_store(FX_AT(g), constant(g, "lse", p->lse, fx_type_1d(FX_F32, B * H * TPAD)), l);
     fx_store(FX_AT(g), constant(g, "grad", p->grad, fx_type_1d(FX_F32, B * T * C)), grads[0]);
     run(g, (fx_exec_mode)mode);
-    CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "out differs by %.3g", fx_relative_l2(p->out, out, B * T * H * D));
+    CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "out differs by %.3g",
+              fx_relative_l2(p->out, out, B * T * H * D));
     CHECK_MSG(lse_error(p->lse, lse) < 1e-5, "lse differs by %.3g", lse_error(p->lse, lse));
-    CHECK_MSG(fx_relative_l2(p->grad, grad, B * T * C) < 5e-6, "gradient differs by %.3g", fx_relative_l2(p->grad, grad, B * T * C));
+    CHECK_MSG(fx_relative_l2(p->grad, grad, B * T * C) < 5e-6, "gradient differs by %.3g",
+              fx_relative_l2(p->grad, grad, B * T * C));
     if (!first) {
       first = malloc(sizeof p->grad);
       memcpy(first, p->grad, sizeof p->grad);
@@ -195,9 +207,12 @@ static void chunks_merge(void) {
     for (int c = 0; c < 2; c++) {
       int i = order[run_index][c];
       chunk[i] = malloc(sizeof(float) * B * (size_t)length[i] * C);
-      for (int b = 0; b < B; b++) memcpy(chunk[i] + b * length[i] * C, p->qkv + (b * T + base[i]) * C, sizeof(float) * (size_t)length[i] * C);
+      for (int b = 0; b < B; b++)
+        memcpy(chunk[i] + b * length[i] * C, p->qkv + (b * T + base[i]) * C,
+               sizeof(float) * (size_t)length[i] * C);
       fx_value keys = constant(g, "chunk", chunk[i], fx_type_3d(FX_F32, B, length[i], C));
-      fx_value k = fx_slice_heads(FX_AT(g), keys, H * D, K, D), v = fx_slice_heads(FX_AT(g), keys, (H + K) * D, K, D);
+      fx_value k = fx_slice_heads(FX_AT(g), keys, H * D, K, D),
+               v = fx_slice_heads(FX_AT(g), keys, (H + K) * D, K, D);
       fx_attention_mask mask = x.mask;
       mask.kv_base = constant(g, "base", &base[i], fx_type_1d(FX_I32, 1));
       fx_flex_attention_partial(FX_AT(g), x.q, k, v, mask, x.attr, c == 0, &state);
@@ -206,7 +221,8 @@ static void chunks_merge(void) {
     fx_store(FX_AT(g), constant(g, "out", p->out, fx_type_1d(FX_F32, B * T * H * D)), o);
     fx_store(FX_AT(g), constant(g, "lse", p->lse, fx_type_1d(FX_F32, B * H * TPAD)), l);
     run(g, FX_EXEC_REPLAY);
-    CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "merged out differs by %.3g", fx_relative_l2(p->out, out, B * T * H * D));
+    CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "merged out differs by %.3g",
+              fx_relative_l2(p->out, out, B * T * H * D));
     CHECK_MSG(lse_error(p->lse, lse) < 1e-5, "merged lse differs by %.3g", lse_error(p->lse, lse));
     free(chunk[0]);
     free(chunk[1]);

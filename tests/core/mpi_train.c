@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Driver of the layout tests: trains as `flexion train` does and writes, on rank 0, one line a step: the loss and the norm of
- * every named gradient, in full precision. usage: mpi_train OUT CONFIG [key=value...] */
+/* Driver of the layout tests: trains as `flexion train` does and writes, on rank 0, one line a step: the loss
+ * and the norm of every named gradient, in full precision. usage: mpi_train OUT CONFIG [key=value...] */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replay against eager, bitwise: separate models, separate allocators, dead ranges poisoned, 20 steps with gradient
- * accumulation, changing documents, dropout on. And what the plan cache says when something changes. */
+/* Replay against eager, bitwise: separate models, separate allocators, dead ranges poisoned, 20 steps with
+ * gradient accumulation, changing documents, dropout on. And what the plan cache says when something changes.
+ */
 #include <math.h>
 #include <stdio.h>
 
@@ -10,15 +11,16 @@
 enum { B = 2, T = 70, STEPS = 20, MICROS = 4 };
 
 static const char g_yaml[] =
-    "model: {model_type: llama, vocab_size: 61, hidden_size: 48, num_hidden_layers: 3, num_attention_heads: 6, "
+    "model: {model_type: llama, vocab_size: 61, hidden_size: 48, num_hidden_layers: 3, num_attention_heads: "
+    "6, "
     "num_key_value_heads: 2, intermediate_size: 40, max_position_embeddings: 80, dropout: 0.1}\n"
     "attention: {variant: document_causal}\n"
     "train: {seq_length: 70, micro_batch_size: 2, global_batch_size: 8, seed: 3}\n";
-static const char g_gpt2[] =
-    "model: {model_type: gpt2, vocab_size: 61, hidden_size: 48, num_hidden_layers: 2, num_attention_heads: 3, "
-    "max_position_embeddings: 80, bias: true}\n"
-    "attention: {variant: sliding_window, params: {window: 9}}\n"
-    "train: {seq_length: 70, micro_batch_size: 2, global_batch_size: 8, seed: 3}\n";
+static const char g_gpt2[] = "model: {model_type: gpt2, vocab_size: 61, hidden_size: 48, num_hidden_layers: "
+                             "2, num_attention_heads: 3, "
+                             "max_position_embeddings: 80, bias: true}\n"
+                             "attention: {variant: sliding_window, params: {window: 9}}\n"
+                             "train: {seq_length: 70, micro_batch_size: 2, global_batch_size: 8, seed: 3}\n";
 
 /* Random tokens; documents of random lengths that differ at every micro-step. */
 static void fill(fixture *f, int64_t micro) {
@@ -37,14 +39,17 @@ static void run_step(fixture *f, int64_t step) {
   for (int64_t m = 0; m < MICROS; m++) {
     fill(f, step * MICROS + m);
     fixture_optimizer(f, 3e-3f, step + 1);
-    fx_phase phase = m == 0 ? FX_PHASE_MICRO_FIRST : m == MICROS - 1 ? FX_PHASE_MICRO_LAST : FX_PHASE_MICRO_MID;
+    fx_phase phase = m == 0            ? FX_PHASE_MICRO_FIRST
+                     : m == MICROS - 1 ? FX_PHASE_MICRO_LAST
+                                       : FX_PHASE_MICRO_MID;
     CHECK_OK(fx_stepper_run(f->stepper, phase, 0));
   }
 }
 
 static void compare_modes(const char *yaml) {
   fixture replay, eager;
-  fx_phase phases[] = {FX_PHASE_MICRO_FIRST, FX_PHASE_MICRO_MID, FX_PHASE_MICRO_LAST, FX_PHASE_UPDATE, FX_PHASE_EVAL};
+  fx_phase phases[] = {FX_PHASE_MICRO_FIRST, FX_PHASE_MICRO_MID, FX_PHASE_MICRO_LAST, FX_PHASE_UPDATE,
+                       FX_PHASE_EVAL};
   if (!fixture_init(&replay, yaml, B, T, (fixture_options){.threads = 2, .poison = true})) return;
   if (!fixture_init(&eager, yaml, B, T, (fixture_options){.threads = 2, .mode = FX_EXEC_EAGER})) return;
   if (!fixture_prepare(&replay, phases, 5) || !fixture_prepare(&eager, phases, 5)) return;
@@ -58,25 +63,32 @@ static void compare_modes(const char *yaml) {
     run_step(&replay, step);
     run_step(&eager, step);
     float x = *fx_stepper_results(replay.stepper)->loss, y = *fx_stepper_results(eager.stepper)->loss;
-    CHECK_MSG(isfinite(x) && memcmp(&x, &y, sizeof x) == 0, "step %lld: loss %.9g in replay, %.9g in eager", (long long)step,
-              (double)x, (double)y);
-    CHECK_MSG(memcmp(a->grad, b->grad, bytes) == 0, "step %lld: gradients differ between replay and eager", (long long)step);
+    CHECK_MSG(isfinite(x) && memcmp(&x, &y, sizeof x) == 0, "step %lld: loss %.9g in replay, %.9g in eager",
+              (long long)step, (double)x, (double)y);
+    CHECK_MSG(memcmp(a->grad, b->grad, bytes) == 0, "step %lld: gradients differ between replay and eager",
+              (long long)step);
     CHECK_OK(fx_stepper_run(replay.stepper, FX_PHASE_UPDATE, 0));
     CHECK_OK(fx_stepper_run(eager.stepper, FX_PHASE_UPDATE, 0));
     CHECK_MSG(memcmp(a->weight, b->weight, bytes) == 0, "step %lld: weights differ", (long long)step);
     CHECK_MSG(memcmp(a->exp_avg_sq, b->exp_avg_sq, bytes) == 0, "step %lld: moments differ", (long long)step);
     first = step == 0 ? x : first;
   }
-  CHECK_MSG(*fx_stepper_results(replay.stepper)->loss != first, "the loss never moved from %g", (double)first);
+  CHECK_MSG(*fx_stepper_results(replay.stepper)->loss != first, "the loss never moved from %g",
+            (double)first);
   CHECK_OK(fx_stepper_run(replay.stepper, FX_PHASE_EVAL, 0));
   CHECK_OK(fx_stepper_run(eager.stepper, FX_PHASE_EVAL, 0));
-  CHECK(memcmp(fx_stepper_results(replay.stepper)->nll, fx_stepper_results(eager.stepper)->nll, B * T * sizeof(float)) == 0);
+  CHECK(memcmp(fx_stepper_results(replay.stepper)->nll, fx_stepper_results(eager.stepper)->nll,
+               B * T * sizeof(float)) == 0);
   fixture_fini(&replay);
   fixture_fini(&eager);
 }
 
-static void llama(void) { compare_modes(g_yaml); }
-static void gpt2(void) { compare_modes(g_gpt2); }
+static void llama(void) {
+  compare_modes(g_yaml);
+}
+static void gpt2(void) {
+  compare_modes(g_gpt2);
+}
 
 /* A mask that shrinks and then grows again between replays of one plan gives what a fresh model gives. */
 static void mask_changes_between_replays(void) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops that are no smooth functions: dropout, casts, the optimizer, bad ids; the vector math; every op has its kernels. */
+/* Ops that are no smooth functions: dropout, casts, the optimizer, bad ids; the vector math; every op has its
+ * kernels. */
 #include <math.h>
 #include <stdio.h>
 
@@ -29,7 +30,8 @@ static void vector_math_against_libm(void) {
   CHECK_MSG(worst_tanh <= 2.5e-7, "tanh is off by %.3g", worst_tanh);
   CHECK_MSG(worst_sigmoid <= 1.5e-7, "sigmoid is off by %.3g", worst_sigmoid);
   CHECK_MSG(worst_phi <= 2e-7, "Phi is off by %.3g", worst_phi);
-  CHECK(fx_vexp(-INFINITY) == 0 && fx_vexp(-87.5f) == 0 && fx_vexp(INFINITY) == INFINITY && fx_vexp(89) == INFINITY);
+  CHECK(fx_vexp(-INFINITY) == 0 && fx_vexp(-87.5f) == 0 && fx_vexp(INFINITY) == INFINITY &&
+        fx_vexp(89) == INFINITY);
   CHECK(isnan(fx_vexp(NAN)) && fx_vexp(0) == 1);
 }
 
@@ -40,14 +42,16 @@ static fx_device *new_device(int threads) {
 }
 
 /* y of dropout over ones [rows, T, E] whose samples carry `ordinals`. */
-static void dropout_ones(float p, int64_t batch, const int64_t *ordinals, int64_t iteration, int layer, int threads, float *y) {
+static void dropout_ones(float p, int64_t batch, const int64_t *ordinals, int64_t iteration, int layer,
+                         int threads, float *y) {
   enum { T = 7, E = 10 };
   fx_device *device = new_device(threads);
   fx_graph *g = fx_graph_create(NULL);
   void *arena = NULL;
   fx_graph_set_layer(g, layer);
   fx_value x = fx_fill(FX_AT(g), fx_type_3d(FX_F32, batch, T, E), 1);
-  fx_value ordinal = fx_graph_persistent(FX_AT(g), "ordinal", (void *)(uintptr_t)ordinals, fx_type_1d(FX_I64, batch));
+  fx_value ordinal =
+      fx_graph_persistent(FX_AT(g), "ordinal", (void *)(uintptr_t)ordinals, fx_type_1d(FX_I64, batch));
   fx_value step = fx_graph_persistent(FX_AT(g), "iteration", &iteration, fx_type_1d(FX_I64, 1));
   fx_value out = fx_dropout(FX_AT(g), x, ordinal, step, (fx_dropout_attr){.seed = 5, .site = 77, .p = p});
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "y", y, fx_type_3d(FX_F32, batch, T, E)), out);
@@ -114,7 +118,8 @@ static void dropout_gradient_uses_the_same_mask(void) {
 }
 
 static void casts(void) {
-  const float numbers[] = {0, 1, -1.0078125f, 3.14159265f, 1e-40f, 65504, 3.3895314e38f, INFINITY, -INFINITY, 1.00390625f};
+  const float numbers[] = {0,        1,         -1.0078125f, 3.14159265f, 1e-40f, 65504, 3.3895314e38f,
+                           INFINITY, -INFINITY, 1.00390625f};
   enum { N = sizeof numbers / sizeof numbers[0] };
   uint16_t half[N];
   float back[N];
@@ -125,8 +130,10 @@ static void casts(void) {
   fx_value x = fx_graph_persistent(FX_AT(g), "x", (void *)(uintptr_t)numbers, fx_type_1d(FX_F32, N));
   fx_value b = fx_cast(FX_AT(g), x, FX_BF16);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "half", half, fx_type_1d(FX_BF16, N)), b);
-  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "back", back, fx_type_1d(FX_F32, N)), fx_cast(FX_AT(g), b, FX_F32));
-  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "wide", wide, fx_type_1d(FX_F64, N)), fx_cast(FX_AT(g), x, FX_F64));
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "back", back, fx_type_1d(FX_F32, N)),
+           fx_cast(FX_AT(g), b, FX_F32));
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "wide", wide, fx_type_1d(FX_F64, N)),
+           fx_cast(FX_AT(g), x, FX_F64));
   fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
   for (int i = 0; i < N; i++) CHECK(wide[i] == (double)numbers[i]);
   CHECK_INT(half[1], 0x3F80);
@@ -143,7 +150,8 @@ static void casts(void) {
 /* Three updates against the formula in double; 40,001 elements cross the kernel's blocks. */
 static void adamw_and_clip(void) {
   enum { N = 40001 };
-  float *p = normals(N, 1, 1), *m = normals(N, 1, 0), *v = normals(N, 1, 0), *g_ = normals(N, 2, 1), lr = 3e-3f, norm = 0;
+  float *p = normals(N, 1, 1), *m = normals(N, 1, 0), *v = normals(N, 1, 0), *g_ = normals(N, 2, 1),
+        lr = 3e-3f, norm = 0;
   double *dp = calloc(N, sizeof(double)), *dm = calloc(N, sizeof(double)), *dv = calloc(N, sizeof(double));
   int64_t step = 0;
   for (int i = 0; i < N; i++) dp[i] = p[i];
@@ -157,7 +165,8 @@ static void adamw_and_clip(void) {
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", &norm, fx_type_1d(FX_F32, 1)), n);
   fx_adamw(FX_AT(g), fx_graph_persistent(g, "p", p, type), grad, fx_graph_persistent(g, "m", m, type),
            fx_graph_persistent(g, "v", v, type), fx_graph_persistent(g, "lr", &lr, fx_type_1d(FX_F32, 1)),
-           fx_graph_persistent(g, "step", &step, fx_type_1d(FX_I64, 1)), n, factor, (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
+           fx_graph_persistent(g, "step", &step, fx_type_1d(FX_I64, 1)), n, factor,
+           (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
   CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "update"}, device, &plan));
   CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
   CHECK_OK(fx_plan_bind(plan, arena));
@@ -199,9 +208,11 @@ static void ids_out_of_range_are_data_errors(void) {
     fx_plan *plan = NULL;
     void *arena = NULL;
     fx_value ids = fx_graph_persistent(FX_AT(g), "ids", &id, fx_type_2d(FX_I32, 1, 1));
-    fx_value out = fx_embedding(FX_AT(g), ids, fx_graph_persistent(FX_AT(g), "table", table, fx_type_2d(FX_F32, 4, 2)));
+    fx_value out =
+        fx_embedding(FX_AT(g), ids, fx_graph_persistent(FX_AT(g), "table", table, fx_type_2d(FX_F32, 4, 2)));
     fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "y", y, fx_type_3d(FX_F32, 1, 1, 2)), out);
-    CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "lookup", .mode = (fx_exec_mode)mode}, device, &plan));
+    CHECK_OK(
+        fx_plan_prepare(g, (fx_plan_options){.name = "lookup", .mode = (fx_exec_mode)mode}, device, &plan));
     CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
     CHECK_OK(fx_plan_bind(plan, arena));
     CHECK_STATUS(fx_plan_run(plan, 0), FX_ERR_DATA);
@@ -213,10 +224,12 @@ static void ids_out_of_range_are_data_errors(void) {
   fx_device_destroy(device);
 }
 
-/* A vocabulary whose logits need several chunks gives what one chunk would: compare with a reference in double. */
+/* A vocabulary whose logits need several chunks gives what one chunk would: compare with a reference in
+ * double. */
 static void head_in_chunks(void) {
   enum { ROWS = 700, E = 8, V = 40000 };
-  float *x = normals(ROWS * E, 1, 1), *w = normals(V * E, 2, 1), *nll = normals(ROWS, 1, 0), *dx = normals(ROWS * E, 1, 0), loss = 0;
+  float *x = normals(ROWS * E, 1, 1), *w = normals(V * E, 2, 1), *nll = normals(ROWS, 1, 0),
+        *dx = normals(ROWS * E, 1, 0), loss = 0;
   double *want = calloc(ROWS, sizeof(double)), *want_dx = calloc(ROWS * E, sizeof(double)), total = 0;
   int32_t *targets = calloc(ROWS, sizeof(int32_t));
   fx_device *device = new_device(2);
@@ -232,8 +245,8 @@ static void head_in_chunks(void) {
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "loss", &loss, fx_type_1d(FX_F32, 1)), out);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "dx", dx, fx_type_3d(FX_F32, 1, ROWS, E)), grads[0]);
   fx_plan *plan = run_graph(g, device, FX_EXEC_REPLAY, &arena);
-  CHECK_MSG(fx_plan_stats_get(plan)->workspace_bytes < (size_t)ROWS * V * sizeof(float) * 3 / 5, "logits of all rows were stored: %zu bytes",
-            fx_plan_stats_get(plan)->workspace_bytes);
+  CHECK_MSG(fx_plan_stats_get(plan)->workspace_bytes < (size_t)ROWS * V * sizeof(float) * 3 / 5,
+            "logits of all rows were stored: %zu bytes", fx_plan_stats_get(plan)->workspace_bytes);
   for (int r = 0; r < ROWS; r++) {
     double sum = 0, picked = 0;
     if (targets[r] < 0) continue;
@@ -246,10 +259,12 @@ static void head_in_chunks(void) {
     }
     want[r] = log(sum) - picked;
     total += 0.01 * want[r];
-    for (int i = 0; i < E; i++) want_dx[r * E + i] = 0.01 * (want_dx[r * E + i] / sum - (double)w[targets[r] * E + i]);
+    for (int i = 0; i < E; i++)
+      want_dx[r * E + i] = 0.01 * (want_dx[r * E + i] / sum - (double)w[targets[r] * E + i]);
   }
   CHECK_MSG(fx_relative_l2(nll, want, ROWS) < 1e-6, "nll differs by %.3g", fx_relative_l2(nll, want, ROWS));
-  CHECK_MSG(fx_relative_l2(dx, want_dx, ROWS * E) < 3e-6, "dx differs by %.3g", fx_relative_l2(dx, want_dx, ROWS * E));
+  CHECK_MSG(fx_relative_l2(dx, want_dx, ROWS * E) < 3e-6, "dx differs by %.3g",
+            fx_relative_l2(dx, want_dx, ROWS * E));
   CHECK_MSG(fabs(loss - total) < 1e-6 * total, "loss %.9g, expected %.9g", (double)loss, total);
   fx_plan_destroy(plan);
   fx_device_destroy(device);
@@ -261,11 +276,12 @@ static void head_in_chunks(void) {
   free(arena);
 }
 
-static const fx_test tests[] = {{"vector math against libm", vector_math_against_libm},
-                                {"dropout is a function of its counters", dropout_is_a_function_of_its_counters},
-                                {"dropout's gradient uses the same mask", dropout_gradient_uses_the_same_mask},
-                                {"casts", casts},
-                                {"AdamW and clipping", adamw_and_clip},
-                                {"ids out of range", ids_out_of_range_are_data_errors},
-                                {"head with cross-entropy in chunks", head_in_chunks}};
+static const fx_test tests[] = {
+    {"vector math against libm", vector_math_against_libm},
+    {"dropout is a function of its counters", dropout_is_a_function_of_its_counters},
+    {"dropout's gradient uses the same mask", dropout_gradient_uses_the_same_mask},
+    {"casts", casts},
+    {"AdamW and clipping", adamw_and_clip},
+    {"ids out of range", ids_out_of_range_are_data_errors},
+    {"head with cross-entropy in chunks", head_in_chunks}};
 FX_TEST_MAIN("ops", tests)

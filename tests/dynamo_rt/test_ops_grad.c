@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every shipped kernel, forward and backward, against an independent double-precision reference: the forward is compared
- * with it directly, the float gradients with central differences of it. The scalar is sum(cotangent * output), with a random
- * cotangent, so no derivative can hide behind a sum of ones. Each case runs with 1 and 3 threads, and once more with the
- * gradients accumulated onto what was there. */
+/* Every shipped kernel, forward and backward, against an independent double-precision reference: the forward
+ * is compared with it directly, the float gradients with central differences of it. The scalar is
+ * sum(cotangent * output), with a random cotangent, so no derivative can hide behind a sum of ones. Each case
+ * runs with 1 and 3 threads, and once more with the gradients accumulated onto what was there. */
 #include <math.h>
 #include <stdio.h>
 
@@ -32,10 +32,15 @@ static int32_t g_ids[ROWS] = {3, 0, 7, 3, 1, 6, 6, 2, 5, 4};
 
 enum { I = 12, O = 8, E = 12, F = 6, V = 9, D = 6, H = 2 };
 
-static double gelu(double x) { return 0.5 * x * (1 + erf(x / sqrt(2.0))); }
-static double gelu_tanh(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu(double x) {
+  return 0.5 * x * (1 + erf(x / sqrt(2.0)));
+}
+static double gelu_tanh(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
-static void ref_linear_any(const double *const *a, double *out, bool in_out, bool bias, double (*act)(double)) {
+static void ref_linear_any(const double *const *a, double *out, bool in_out, bool bias,
+                           double (*act)(double)) {
   for (int r = 0; r < ROWS; r++)
     for (int o = 0; o < O; o++) {
       double sum = bias ? a[2][o] : 0;
@@ -43,10 +48,18 @@ static void ref_linear_any(const double *const *a, double *out, bool in_out, boo
       out[r * O + o] = act ? act(sum) : sum;
     }
 }
-static void ref_linear(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_linear_any(a, out, false, false, NULL); }
-static void ref_linear_bias(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_linear_any(a, out, true, true, NULL); }
-static void ref_linear_gelu(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_linear_any(a, out, false, true, gelu); }
-static void ref_linear_tanh(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_linear_any(a, out, true, true, gelu_tanh); }
+static void ref_linear(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_linear_any(a, out, false, false, NULL);
+}
+static void ref_linear_bias(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_linear_any(a, out, true, true, NULL);
+}
+static void ref_linear_gelu(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_linear_any(a, out, false, true, gelu);
+}
+static void ref_linear_tanh(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_linear_any(a, out, true, true, gelu_tanh);
+}
 
 static void ref_swiglu(const double *const *a, const int32_t *ids, double *out) {
   (void)ids;
@@ -63,11 +76,16 @@ static void ref_norm(const double *const *a, double *out, bool layer) {
     double mean = 0, square = 0;
     for (int i = 0; layer && i < E; i++) mean += x[i] / E;
     for (int i = 0; i < E; i++) square += (x[i] - mean) * (x[i] - mean) / E;
-    for (int i = 0; i < E; i++) out[r * E + i] = (x[i] - mean) / sqrt(square + 1e-5) * a[1][i] + (layer ? a[2][i] : 0);
+    for (int i = 0; i < E; i++)
+      out[r * E + i] = (x[i] - mean) / sqrt(square + 1e-5) * a[1][i] + (layer ? a[2][i] : 0);
   }
 }
-static void ref_rms(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_norm(a, out, false); }
-static void ref_layer(const double *const *a, const int32_t *ids, double *out) { (void)ids, ref_norm(a, out, true); }
+static void ref_rms(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_norm(a, out, false);
+}
+static void ref_layer(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids, ref_norm(a, out, true);
+}
 
 /* C = 2 rotated heads of D and one that passes through; positions are the ids. */
 static void ref_rope(const double *const *a, const int32_t *ids, double *out) {
@@ -161,22 +179,49 @@ static fx_value rec_head(fx_graph *g, const fx_value *a, const int32_t *ids) {
 
 /* ---- the check ---- */
 
-#define X3(cols) {.dtype = FX_F32, .ndim = 3, .dim = {B, T, cols}, .stride = {T * (cols), cols, 1}}
-#define W2(rows, cols) {.dtype = FX_F32, .ndim = 2, .dim = {rows, cols}, .stride = {cols, 1}}
-#define W1(n) {.dtype = FX_F32, .ndim = 1, .dim = {n}, .stride = {1}}
+#define X3(cols)                                                                       \
+  {                                                                                    \
+    .dtype = FX_F32, .ndim = 3, .dim = {B, T, cols}, .stride = { T * (cols), cols, 1 } \
+  }
+#define W2(rows, cols)                                                     \
+  {                                                                        \
+    .dtype = FX_F32, .ndim = 2, .dim = {rows, cols}, .stride = { cols, 1 } \
+  }
+#define W1(n)                                               \
+  {                                                         \
+    .dtype = FX_F32, .ndim = 1, .dim = {n}, .stride = { 1 } \
+  }
 
 static const op_case g_cases[] = {
-    {"linear", {ROWS * I, O * I}, {X3(I), W2(O, I)}, ROWS * O, rec_linear, ref_linear, 1},
-    {"linear, bias, [in, out]", {ROWS * I, O * I, O}, {X3(I), W2(I, O), W1(O)}, ROWS * O, rec_linear_bias, ref_linear_bias, 1},
-    {"linear, bias, GELU", {ROWS * I, O * I, O}, {X3(I), W2(O, I), W1(O)}, ROWS * O, rec_linear_gelu, ref_linear_gelu, 0.7f},
-    {"linear, bias, tanh GELU", {ROWS * I, O * I, O}, {X3(I), W2(I, O), W1(O)}, ROWS * O, rec_linear_tanh, ref_linear_tanh, 0.7f},
-    {"swiglu", {ROWS * 2 * F}, {X3(2 * F)}, ROWS * F, rec_swiglu, ref_swiglu, 2},
-    {"rmsnorm", {ROWS * E, E}, {X3(E), W1(E)}, ROWS * E, rec_rms, ref_rms, 1},
-    {"layernorm", {ROWS * E, E, E}, {X3(E), W1(E), W1(E)}, ROWS * E, rec_layer, ref_layer, 1},
-    {"rope", {ROWS * (H + 1) * D}, {X3((H + 1) * D)}, ROWS * (H + 1) * D, rec_rope, ref_rope, 1},
-    {"embedding", {V * E}, {W2(V, E)}, ROWS * E, rec_embedding, ref_embedding, 1},
-    {"add", {ROWS * E, ROWS * E}, {X3(E), X3(E)}, ROWS * E, rec_add, ref_add, 1},
-    {"head with cross-entropy", {ROWS * E, V * E}, {X3(E), W2(V, E)}, 1, rec_head, ref_head, 1},
+    {"linear", {ROWS * I, O *I}, {X3(I), W2(O, I)}, ROWS *O, rec_linear, ref_linear, 1},
+    {"linear, bias, [in, out]",
+     {ROWS * I, O *I, O},
+     {X3(I), W2(I, O), W1(O)},
+     ROWS *O,
+     rec_linear_bias,
+     ref_linear_bias,
+     1},
+    {"linear, bias, GELU",
+     {ROWS * I, O *I, O},
+     {X3(I), W2(O, I), W1(O)},
+     ROWS *O,
+     rec_linear_gelu,
+     ref_linear_gelu,
+     0.7f},
+    {"linear, bias, tanh GELU",
+     {ROWS * I, O *I, O},
+     {X3(I), W2(I, O), W1(O)},
+     ROWS *O,
+     rec_linear_tanh,
+     ref_linear_tanh,
+     0.7f},
+    {"swiglu", {ROWS * 2 * F}, {X3(2 * F)}, ROWS *F, rec_swiglu, ref_swiglu, 2},
+    {"rmsnorm", {ROWS * E, E}, {X3(E), W1(E)}, ROWS *E, rec_rms, ref_rms, 1},
+    {"layernorm", {ROWS * E, E, E}, {X3(E), W1(E), W1(E)}, ROWS *E, rec_layer, ref_layer, 1},
+    {"rope", {ROWS * (H + 1) * D}, {X3((H + 1) * D)}, ROWS *(H + 1) * D, rec_rope, ref_rope, 1},
+    {"embedding", {V * E}, {W2(V, E)}, ROWS *E, rec_embedding, ref_embedding, 1},
+    {"add", {ROWS * E, ROWS *E}, {X3(E), X3(E)}, ROWS *E, rec_add, ref_add, 1},
+    {"head with cross-entropy", {ROWS * E, V *E}, {X3(E), W2(V, E)}, 1, rec_head, ref_head, 1},
 };
 
 static double scalar_of(const op_case *c, const double *const *args, const double *cotangent, double *out) {
@@ -186,7 +231,8 @@ static double scalar_of(const op_case *c, const double *const *args, const doubl
   return sum;
 }
 
-/* Wraps the output as loss = sum(cotangent * y): a linear layer of one output row whose weight is the cotangent. */
+/* Wraps the output as loss = sum(cotangent * y): a linear layer of one output row whose weight is the
+ * cotangent. */
 static fx_value record_scalar(fx_graph *g, fx_value y, int64_t n, float *cotangent) {
   if (n == 1) return y;
   fx_value flat = fx_reshape(FX_AT(g), y, 2, (int64_t[]){1, n});
@@ -197,7 +243,8 @@ static fx_value record_scalar(fx_graph *g, fx_value y, int64_t n, float *cotange
 static void check_case(const op_case *c, int threads, bool accumulate) {
   fx_device *device = NULL;
   float *data[MAX_ARGS], *grad[MAX_ARGS], *out = normals(c->out, 99, 0), *cotangent = normals(c->out, 5, 1);
-  double *wide[MAX_ARGS], *wide_cotangent = calloc((size_t)c->out, sizeof(double)), *scratch = calloc((size_t)c->out, sizeof(double));
+  double *wide[MAX_ARGS], *wide_cotangent = calloc((size_t)c->out, sizeof(double)),
+                          *scratch = calloc((size_t)c->out, sizeof(double));
   const double *view[MAX_ARGS];
   fx_value args[MAX_ARGS], grads[MAX_ARGS];
   int count = 0;
@@ -239,8 +286,8 @@ static void check_case(const op_case *c, int threads, bool accumulate) {
       wide[k][i] = x;
     }
     error = fx_relative_l2(grad[k], want, c->numel[k]);
-    CHECK_MSG(error < 2e-6, "%s, %d threads%s: gradient %d differs by %.3g", c->name, threads, accumulate ? ", accumulated" : "", k,
-              error);
+    CHECK_MSG(error < 2e-6, "%s, %d threads%s: gradient %d differs by %.3g", c->name, threads,
+              accumulate ? ", accumulated" : "", k, error);
     free(want);
     free(base);
   }

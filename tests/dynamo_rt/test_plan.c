@@ -93,9 +93,11 @@ static void folding_writes_in_place(void) {
     fx_graph *g = fx_graph_create(NULL);
     fx_value weight = persistent(g, w, N, N), grads[1];
     fx_value y = fx_linear(FX_AT(g), persistent(g, x, R, N), weight, FX_NONE, (fx_linear_attr){0, 0});
-    y = fx_linear(FX_AT(g), y, weight, FX_NONE, (fx_linear_attr){0, 0}); /* the weight is used twice: its gradient is a sum */
+    y = fx_linear(FX_AT(g), y, weight, FX_NONE,
+                  (fx_linear_attr){0, 0}); /* the weight is used twice: its gradient is a sum */
     fx_value ones = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * N), 1);
-    fx_value loss = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), y, 2, (int64_t[]){1, R * N}), ones, FX_NONE, (fx_linear_attr){0, 0});
+    fx_value loss = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), y, 2, (int64_t[]){1, R * N}), ones, FX_NONE,
+                              (fx_linear_attr){0, 0});
     CHECK_OK(fx_autograd(g, loss, &weight, 1, grads));
     (add ? fx_accumulate : fx_store)(FX_AT(g), persistent(g, grad, N, N), grads[0]);
     for (int i = 0; i < N * N; i++) { /* d/dW sum(x W^T W^T): by differences in double */
@@ -115,16 +117,18 @@ static void folding_writes_in_place(void) {
     fx_plan *plan = run_graph(g, device, FX_EXEC_REPLAY, &arena);
     const fx_graph *after = fx_plan_graph(plan);
     for (int64_t n = 0; n < after->num_nodes; n++)
-      CHECK(after->nodes[n].dead || (!fx_is_store(&after->nodes[n]) && !fx_is_accumulate(&after->nodes[n]) && !fx_is_add(&after->nodes[n])));
-    CHECK_MSG(fx_relative_l2_f(grad, want, N * N) < 1e-5, "folded gradient differs by %g", fx_relative_l2_f(grad, want, N * N));
+      CHECK(after->nodes[n].dead || (!fx_is_store(&after->nodes[n]) && !fx_is_accumulate(&after->nodes[n]) &&
+                                     !fx_is_add(&after->nodes[n])));
+    CHECK_MSG(fx_relative_l2_f(grad, want, N * N) < 1e-5, "folded gradient differs by %g",
+              fx_relative_l2_f(grad, want, N * N));
     fx_plan_destroy(plan);
     free(arena);
   }
   fx_device_destroy(device);
 }
 
-/* Slices of one projection: their gradients are written side by side, also when one comes from an op that cannot write strided
- * output (a copy goes in between). */
+/* Slices of one projection: their gradients are written side by side, also when one comes from an op that
+ * cannot write strided output (a copy goes in between). */
 static void slices_are_assembled(void) {
   enum { R = 3, C = 6 };
   float x[R * C], grad[R * C] = {0}, out[R * C] = {0};
@@ -134,10 +138,14 @@ static void slices_are_assembled(void) {
   fx_fill_normal(x, R * C, 1, 1);
   fx_graph *g = fx_graph_create(NULL);
   fx_value base = persistent(g, x, R, C), grads[1];
-  fx_value a = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 0, 2, 2)), b = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 4, 1, 2));
-  fx_value two = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 4), 2), three = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 2), 3);
-  fx_value la = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), a, 2, (int64_t[]){1, R * 4}), two, FX_NONE, (fx_linear_attr){0, 0});
-  fx_value lb = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), b, 2, (int64_t[]){1, R * 2}), three, FX_NONE, (fx_linear_attr){0, 0});
+  fx_value a = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 0, 2, 2)),
+           b = fx_copy(FX_AT(g), fx_slice_heads(FX_AT(g), base, 4, 1, 2));
+  fx_value two = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 4), 2),
+           three = fx_fill(FX_AT(g), fx_type_2d(FX_F32, 1, R * 2), 3);
+  fx_value la = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), a, 2, (int64_t[]){1, R * 4}), two, FX_NONE,
+                          (fx_linear_attr){0, 0});
+  fx_value lb = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), b, 2, (int64_t[]){1, R * 2}), three, FX_NONE,
+                          (fx_linear_attr){0, 0});
   CHECK_OK(fx_autograd(g, fx_add(FX_AT(g), la, lb), &base, 1, grads));
   fx_store(FX_AT(g), persistent(g, grad, R, C), grads[0]);
   fx_store(FX_AT(g), persistent(g, out, R, C), grads[0]);
@@ -189,17 +197,29 @@ static void verifier_finds_damage(void) {
   float a[4] = {0}, out[4];
   for (int damage = 0; damage < 6; damage++) {
     fx_graph *g = fx_graph_create(NULL);
-    fx_value x = persistent(g, a, 2, 2), y = fx_add(FX_AT(g), x, x), z = fx_scale(FX_AT(g), y, fx_fill(FX_AT(g), fx_type_1d(FX_F32, 1), 2));
+    fx_value x = persistent(g, a, 2, 2), y = fx_add(FX_AT(g), x, x),
+             z = fx_scale(FX_AT(g), y, fx_fill(FX_AT(g), fx_type_1d(FX_F32, 1), 2));
     fx_store(FX_AT(g), persistent(g, out, 2, 2), z);
     if (damage == 0) CHECK_OK(fx_verify(g));
     const char *expected = "";
     switch (damage) {
-    case 1: g->nodes[0].in[1] = FX_NONE, expected = "required input is absent"; break;
-    case 2: g->nodes[0].in[1] = z, expected = "made later"; break;
-    case 3: g->values[y].type.dim[0] = 1, expected = "not what its op infers"; break;
-    case 4: g->nodes[0].dead = true, expected = "producer is dead"; break;
-    case 5: g->nodes[0].accumulate = 1, expected = "its kernels cannot"; break;
-    default: break;
+    case 1:
+      g->nodes[0].in[1] = FX_NONE, expected = "required input is absent";
+      break;
+    case 2:
+      g->nodes[0].in[1] = z, expected = "made later";
+      break;
+    case 3:
+      g->values[y].type.dim[0] = 1, expected = "not what its op infers";
+      break;
+    case 4:
+      g->nodes[0].dead = true, expected = "producer is dead";
+      break;
+    case 5:
+      g->nodes[0].accumulate = 1, expected = "its kernels cannot";
+      break;
+    default:
+      break;
     }
     if (damage > 0) {
       CHECK_STATUS(fx_verify(g), FX_ERR_GRAPH);
@@ -209,8 +229,8 @@ static void verifier_finds_damage(void) {
   }
 }
 
-/* Offsets never let two blocks alive at one step share a byte; the range is never below the bound, which is computed here
- * again, step by step. */
+/* Offsets never let two blocks alive at one step share a byte; the range is never below the bound, which is
+ * computed here again, step by step. */
 static void arena_is_sound(void) {
   enum { N = 60, STEPS = 40 };
   for (uint64_t seed = 0; seed < 200; seed++) {
@@ -219,7 +239,8 @@ static void arena_is_sound(void) {
     for (int i = 0; i < count; i++) {
       fx_philox r = fx_philox_at(seed, 1, (uint64_t)i, 0);
       int32_t first = (int32_t)(r.word[0] % STEPS), length = (int32_t)(r.word[1] % 8);
-      blocks[i] = (fx_block){.bytes = r.word[2] % 9 == 0 ? 0 : r.word[2] % 3000, .first = first, .last = first + length};
+      blocks[i] = (fx_block){
+          .bytes = r.word[2] % 9 == 0 ? 0 : r.word[2] % 3000, .first = first, .last = first + length};
     }
     fx_arena_plan plan;
     CHECK_OK(fx_arena_plan_blocks(blocks, count, &plan));
@@ -227,30 +248,33 @@ static void arena_is_sound(void) {
     for (int step = 0; step < STEPS + 8; step++) {
       size_t alive = 0;
       for (int i = 0; i < count; i++)
-        if (blocks[i].bytes && blocks[i].first <= step && step <= blocks[i].last) alive += (blocks[i].bytes + 63) / 64 * 64;
+        if (blocks[i].bytes && blocks[i].first <= step && step <= blocks[i].last)
+          alive += (blocks[i].bytes + 63) / 64 * 64;
       bound = alive > bound ? alive : bound;
     }
     bool sound = plan.lower_bound == bound && plan.bytes >= bound;
     for (int i = 0; i < count; i++)
       for (int j = 0; j < i; j++) {
         bool together = blocks[i].first <= blocks[j].last && blocks[j].first <= blocks[i].last;
-        bool apart = blocks[i].offset + blocks[i].bytes <= blocks[j].offset || blocks[j].offset + blocks[j].bytes <= blocks[i].offset;
+        bool apart = blocks[i].offset + blocks[i].bytes <= blocks[j].offset ||
+                     blocks[j].offset + blocks[j].bytes <= blocks[i].offset;
         sound &= !together || apart || !blocks[i].bytes || !blocks[j].bytes;
         sound &= blocks[i].offset % FX_ALIGN == 0;
       }
-    CHECK_MSG(sound, "seed %llu: arena of %zu bytes, bound %zu (planner says %zu)", (unsigned long long)seed, plan.bytes, bound,
-              plan.lower_bound);
+    CHECK_MSG(sound, "seed %llu: arena of %zu bytes, bound %zu (planner says %zu)", (unsigned long long)seed,
+              plan.bytes, bound, plan.lower_bound);
     CHECK(plan.bytes <= bound + bound / 2);
   }
 }
 
-static const fx_test tests[] = {{"errors are sticky and named", errors_are_sticky_and_named},
-                                {"overlapping buffers are refused", overlapping_buffers_are_refused},
-                                {"equal and unused nodes go", cse_and_dce},
-                                {"reads around a mutation stay apart", cse_respects_mutation},
-                                {"gradients are written in place", folding_writes_in_place},
-                                {"gradients of slices are assembled", slices_are_assembled},
-                                {"a repeated layer equals a written-out one", repeated_layers_equal_written_out_ones},
-                                {"the verifier finds damage", verifier_finds_damage},
-                                {"arena plans are sound", arena_is_sound}};
+static const fx_test tests[] = {
+    {"errors are sticky and named", errors_are_sticky_and_named},
+    {"overlapping buffers are refused", overlapping_buffers_are_refused},
+    {"equal and unused nodes go", cse_and_dce},
+    {"reads around a mutation stay apart", cse_respects_mutation},
+    {"gradients are written in place", folding_writes_in_place},
+    {"gradients of slices are assembled", slices_are_assembled},
+    {"a repeated layer equals a written-out one", repeated_layers_equal_written_out_ones},
+    {"the verifier finds damage", verifier_finds_damage},
+    {"arena plans are sound", arena_is_sound}};
 FX_TEST_MAIN("plan", tests)

@@ -52,7 +52,8 @@ fx_status fx_copy_cpu(const fx_kernel_args *args) {
   const fx_type *from = &args->in[0]->type, *to = &args->out[0]->type;
   size_t size = fx_dtype_bytes(from->dtype);
   int64_t rows = fx_type_rows(from), cols = fx_type_cols(from);
-  int64_t step_from = from->ndim ? from->stride[from->ndim - 1] : 1, step_to = to->ndim ? to->stride[to->ndim - 1] : 1;
+  int64_t step_from = from->ndim ? from->stride[from->ndim - 1] : 1,
+          step_to = to->ndim ? to->stride[to->ndim - 1] : 1;
   for (int64_t r = 0; r < rows; r++) {
     const char *x = (const char *)args->in[0]->data + (size_t)row_offset(from, r) * size;
     char *y = (char *)args->out[0]->data + (size_t)row_offset(to, r) * size;
@@ -60,7 +61,8 @@ fx_status fx_copy_cpu(const fx_kernel_args *args) {
       memcpy(y, x, (size_t)cols * size);
       continue;
     }
-    for (int64_t c = 0; c < cols; c++) memcpy(y + (size_t)(c * step_to) * size, x + (size_t)(c * step_from) * size, size);
+    for (int64_t c = 0; c < cols; c++)
+      memcpy(y + (size_t)(c * step_to) * size, x + (size_t)(c * step_from) * size, size);
   }
   return FX_OK;
 }

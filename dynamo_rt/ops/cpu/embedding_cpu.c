@@ -15,13 +15,15 @@ fx_status fx_embedding_cpu(const fx_kernel_args *args) {
   const int32_t *ids = args->in[0]->data;
   const float *table = args->in[1]->data;
   float *y = args->out[0]->data;
-  int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0], cols = args->in[1]->type.dim[1];
+  int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
+          cols = args->in[1]->type.dim[1];
   for (int64_t r = 0; r < rows; r++) {
     if (ids[r] < 0 || ids[r] >= vocab)
-      return fx_error(FX_ERR_DATA,
-                      "id %d at place %lld of the batch is outside the embedding's %lld rows; check model.vocab_size and "
-                      "model.max_position_embeddings against the tokenizer and train.seq_length",
-                      ids[r], (long long)r, (long long)vocab);
+      return fx_error(
+          FX_ERR_DATA,
+          "id %d at place %lld of the batch is outside the embedding's %lld rows; check model.vocab_size and "
+          "model.max_position_embeddings against the tokenizer and train.seq_length",
+          ids[r], (long long)r, (long long)vocab);
     memcpy(y + r * cols, table + ids[r] * cols, (size_t)cols * sizeof(float));
   }
   return FX_OK;
@@ -31,13 +33,16 @@ fx_status fx_embedding_grad_cpu(const fx_kernel_args *args) {
   const float *dy = args->in[0]->data;
   const int32_t *ids = args->in[1]->data;
   float *dtable = args->out[0]->data;
-  int64_t rows = fx_type_numel(&args->in[1]->type), vocab = args->out[0]->type.dim[0], cols = args->out[0]->type.dim[1];
+  int64_t rows = fx_type_numel(&args->in[1]->type), vocab = args->out[0]->type.dim[0],
+          cols = args->out[0]->type.dim[1];
   bool add = args->accumulate & 1;
-  int64_t width = fx_max_i64(16, fx_ceil_div(cols, args->threads)); /* columns a thread: at least a cache line */
+  int64_t width =
+      fx_max_i64(16, fx_ceil_div(cols, args->threads)); /* columns a thread: at least a cache line */
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t c = 0; c < cols; c += width) {
     int64_t end = fx_min_i64(cols, c + width);
-    for (int64_t v = 0; !add && v < vocab; v++) memset(dtable + v * cols + c, 0, (size_t)(end - c) * sizeof(float));
+    for (int64_t v = 0; !add && v < vocab; v++)
+      memset(dtable + v * cols + c, 0, (size_t)(end - c) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
       float *row = dtable + ids[r] * cols;
       for (int64_t i = c; i < end; i++) row[i] += dy[r * cols + i];
@@ -85,7 +90,8 @@ FX_ISA_CLONES static void row_scale(float *x, float s, int64_t n) {
 }
 
 /* One row of logits -> its nll; the row becomes factor * (softmax - onehot), or is left alone when !grad. */
-static float cross_entropy_row(float *logits, int64_t vocab, int64_t valid, int32_t target, float factor, bool grad) {
+static float cross_entropy_row(float *logits, int64_t vocab, int64_t valid, int32_t target, float factor,
+                               bool grad) {
   if (target < 0 || target >= valid) {
     if (grad) memset(logits, 0, (size_t)vocab * sizeof(float));
     return 0.0f;
@@ -127,9 +133,10 @@ fx_status fx_head_ce_cpu(const fx_kernel_args *args) {
   if (valid == 0) valid = vocab;
   for (int64_t r = 0; r < rows; r++)
     if (targets[r] >= valid)
-      return fx_error(FX_ERR_DATA, "target %d is outside the vocabulary of %lld; check model.vocab_size", targets[r],
-                      (long long)valid);
-  for (int64_t begin = 0; begin < rows; begin += step) FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
+      return fx_error(FX_ERR_DATA, "target %d is outside the vocabulary of %lld; check model.vocab_size",
+                      targets[r], (long long)valid);
+  for (int64_t begin = 0; begin < rows; begin += step)
+    FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
   const float *nll = args->out[0]->data;
   double sum = 0;
   for (int64_t r = 0; r < rows; r++) sum += (double)nll[r];
@@ -146,7 +153,8 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args) {
   uint64_t step = (uint64_t) * (const int64_t *)args->in[2]->data;
   uint64_t site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer;
   float *y = args->out[0]->data, keep = 1.0f / (1.0f - attr->p);
-  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type), length = args->in[0]->type.dim[1];
+  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
+          length = args->in[0]->type.dim[1];
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
     /* counter: 4 channels a draw; positions of a sample stay apart by `quads` counters, samples by 2^40 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dnnl_sgemm is row-major and has kept its signature through oneDNN 2.x and 3.x; cblas_sgemm takes a layout. The
- * prototypes are declared here because the libraries are opened, not linked. */
+/* dnnl_sgemm is row-major and has kept its signature through oneDNN 2.x and 3.x; cblas_sgemm takes a layout.
+ * The prototypes are declared here because the libraries are opened, not linked. */
 #include "dynamo_rt/ops/cpu/gemm.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,8 @@ typedef struct dnnl_version {
 } dnnl_version;
 typedef const dnnl_version *(*dnnl_version_fn)(void);
 typedef void (*cblas_sgemm_fn)(int layout, int transa, int transb, int m, int n, int k, float alpha,
-                               const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+                               const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                               int ldc);
 
 struct fx_gemm {
   void *library;
@@ -27,7 +28,9 @@ struct fx_gemm {
   char name[64];
 };
 
-static void *symbol(void *library, const char *name) { return library ? dlsym(library, name) : NULL; }
+static void *symbol(void *library, const char *name) {
+  return library ? dlsym(library, name) : NULL;
+}
 
 static bool open_onednn(fx_gemm *gemm, int threads) {
   (void)threads; /* follows the OpenMP team of the caller */
@@ -101,21 +104,23 @@ void fx_gemm_close(fx_gemm *gemm) {
   free(gemm);
 }
 
-const char *fx_gemm_name(const fx_gemm *gemm) { return gemm->name; }
+const char *fx_gemm_name(const fx_gemm *gemm) {
+  return gemm->name;
+}
 
-fx_status fx_gemm_f32(const fx_gemm *gemm, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                      const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                      int64_t ldc) {
+fx_status fx_gemm_f32(const fx_gemm *gemm, bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                      int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
+                      float *c, int64_t ldc) {
   if (gemm->dnnl) {
     int status = gemm->dnnl(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb,
                             beta, c, ldc);
     if (status != 0)
-      return fx_error(FX_ERR_DEVICE, "%s failed with status %d on a %lld x %lld x %lld product", gemm->name, status,
-                      (long long)m, (long long)n, (long long)k);
+      return fx_error(FX_ERR_DEVICE, "%s failed with status %d on a %lld x %lld x %lld product", gemm->name,
+                      status, (long long)m, (long long)n, (long long)k);
     return FX_OK;
   }
   enum { ROW_MAJOR = 101, NO_TRANSPOSE = 111, TRANSPOSE = 112 };
-  gemm->cblas(ROW_MAJOR, transpose_a ? TRANSPOSE : NO_TRANSPOSE, transpose_b ? TRANSPOSE : NO_TRANSPOSE, (int)m,
-              (int)n, (int)k, 1.0f, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
+  gemm->cblas(ROW_MAJOR, transpose_a ? TRANSPOSE : NO_TRANSPOSE, transpose_b ? TRANSPOSE : NO_TRANSPOSE,
+              (int)m, (int)n, (int)k, 1.0f, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
   return FX_OK;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CPU kernels of the ops in dynamo_rt/ops, and what they share: the attribute structs that both sides read, the
- * row-parallel loop, and the per-ISA clones of leaf functions. */
+/* CPU kernels of the ops in dynamo_rt/ops, and what they share: the attribute structs that both sides read,
+ * the row-parallel loop, and the per-ISA clones of leaf functions. */
 #ifndef FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
 #define FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
 
 #include "dynamo_rt/ops/op.h"
 
-/* Leaf functions over rows are compiled three times and chosen by the loader. OpenMP outlines a parallel body into a
- * function without the attribute, so the loop over rows stays in the caller. Sanitizers instrument the
+/* Leaf functions over rows are compiled three times and chosen by the loader. OpenMP outlines a parallel body
+ * into a function without the attribute, so the loop over rows stays in the caller. Sanitizers instrument the
  * resolvers, which run before their run time is ready: no clones there. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define FX_ISA_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
@@ -15,8 +15,8 @@
 #define FX_ISA_CLONES
 #endif
 
-/* Reductions over rows (weight gradients of norms, biases, sums of squares) go through a fixed number of chunks, summed in
- * order, so that the result does not depend on the thread count. */
+/* Reductions over rows (weight gradients of norms, biases, sums of squares) go through a fixed number of
+ * chunks, summed in order, so that the result does not depend on the thread count. */
 enum { FX_REDUCE_CHUNKS = 32 };
 
 typedef struct fx_input_attr {
@@ -49,8 +49,10 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args);
 fx_status fx_clip_cpu(const fx_kernel_args *args);
 fx_status fx_adamw_cpu(const fx_kernel_args *args);
 
-size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
-size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                  int threads);
+size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                  int threads);
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 

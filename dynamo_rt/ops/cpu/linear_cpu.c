@@ -59,20 +59,21 @@ fx_status fx_linear_dx_cpu(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), width_out = fx_type_cols(&args->in[0]->type);
   int64_t width_in = fx_type_cols(&args->out[0]->type);
   return fx_gemm_f32(args->gemm, false, attr->in_out, rows, width_in, width_out, args->in[0]->data, width_out,
-                     args->in[1]->data, attr->in_out ? width_out : width_in, args->accumulate & 1 ? 1.0f : 0.0f,
-                     args->out[0]->data, width_in);
+                     args->in[1]->data, attr->in_out ? width_out : width_in,
+                     args->accumulate & 1 ? 1.0f : 0.0f, args->out[0]->data, width_in);
 }
 
 fx_status fx_linear_dw_cpu(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
   const fx_tensor *dy = args->in[0], *x = args->in[1];
-  int64_t rows = fx_type_rows(&dy->type), width_out = fx_type_cols(&dy->type), width_in = fx_type_cols(&x->type);
+  int64_t rows = fx_type_rows(&dy->type), width_out = fx_type_cols(&dy->type),
+          width_in = fx_type_cols(&x->type);
   float beta = args->accumulate & 1 ? 1.0f : 0.0f;
   if (attr->in_out)
-    return fx_gemm_f32(args->gemm, true, false, width_in, width_out, rows, x->data, width_in, dy->data, width_out, beta,
-                       args->out[0]->data, width_out);
-  return fx_gemm_f32(args->gemm, true, false, width_out, width_in, rows, dy->data, width_out, x->data, width_in, beta,
-                     args->out[0]->data, width_in);
+    return fx_gemm_f32(args->gemm, true, false, width_in, width_out, rows, x->data, width_in, dy->data,
+                       width_out, beta, args->out[0]->data, width_out);
+  return fx_gemm_f32(args->gemm, true, false, width_out, width_in, rows, dy->data, width_out, x->data,
+                     width_in, beta, args->out[0]->data, width_in);
 }
 
 /* ---- bias gradient ---- */
@@ -83,7 +84,8 @@ FX_ISA_CLONES static void sum_rows(const float *x, int64_t rows, int64_t cols, f
     for (int64_t c = 0; c < cols; c++) sum[c] += x[r * cols + c];
 }
 
-size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
+size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                  int threads) {
   (void)out, (void)attr, (void)threads;
   return (size_t)(FX_REDUCE_CHUNKS * fx_type_cols(in[0])) * sizeof(float);
 }
@@ -163,6 +165,7 @@ fx_status fx_swiglu_grad_cpu(const fx_kernel_args *args) {
   float *dx = args->out[0]->data;
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
-  for (int64_t r = 0; r < rows; r++) swiglu_grad_row(dy + r * cols, x + r * 2 * cols, dx + r * 2 * cols, cols);
+  for (int64_t r = 0; r < rows; r++)
+    swiglu_grad_row(dy + r * cols, x + r * 2 * cols, dx + r * 2 * cols, cols);
   return FX_OK;
 }

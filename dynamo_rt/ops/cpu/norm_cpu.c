@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms. Statistics are summed in float with simd partial sums over one row; the mean is taken off before squaring,
- * so that a large common offset costs no digits. */
+/* Norms. Statistics are summed in float with simd partial sums over one row; the mean is taken off before
+ * squaring, so that a large common offset costs no digits. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@ FX_ISA_CLONES static float row_mean_square(const float *x, float mean, int64_t n
   return sum / (float)n;
 }
 
-FX_ISA_CLONES static void normalize_row(const float *x, const float *w, const float *b, float mean, float rstd, float *y,
-                                        int64_t n) {
+FX_ISA_CLONES static void normalize_row(const float *x, const float *w, const float *b, float mean,
+                                        float rstd, float *y, int64_t n) {
   if (b)
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * w[i] + b[i];
   else
@@ -83,7 +83,8 @@ FX_ISA_CLONES static void row_dw(const grad_row *g) {
     for (int64_t i = 0; i < g->n; i++) g->db[i] += g->dy[i];
 }
 
-size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
+size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                  int threads) {
   (void)out, (void)attr, (void)threads;
   return (size_t)(2 * FX_REDUCE_CHUNKS * fx_type_cols(in[1])) * sizeof(float);
 }

@@ -37,7 +37,8 @@ typedef struct adamw_factors {
   float grad_factor, decay, beta1, beta2, step_size, inv_sqrt_bias2, eps;
 } adamw_factors;
 
-FX_ISA_CLONES static void adamw_block(float *p, const float *g, float *m, float *v, int64_t n, const adamw_factors *f) {
+FX_ISA_CLONES static void adamw_block(float *p, const float *g, float *m, float *v, int64_t n,
+                                      const adamw_factors *f) {
   float gf = f->grad_factor, decay = f->decay, b1 = f->beta1, b2 = f->beta2;
   float step_size = f->step_size, bias2 = f->inv_sqrt_bias2, eps = f->eps;
   for (int64_t i = 0; i < n; i++) {

@@ -24,8 +24,8 @@ fx_status fx_rope_table_cpu(const fx_kernel_args *args) {
   return FX_OK;
 }
 
-FX_ISA_CLONES static void rotate_head(const float *x, const float *cosine, const float *sine, float sign, float *y,
-                                      int64_t half) {
+FX_ISA_CLONES static void rotate_head(const float *x, const float *cosine, const float *sine, float sign,
+                                      float *y, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
     float a = x[i], b = x[half + i], s = sign * sine[i];
     y[i] = a * cosine[i] - b * s;
@@ -43,8 +43,10 @@ fx_status fx_rope_cpu(const fx_kernel_args *args) {
   for (int64_t r = 0; r < rows; r++) {
     const float *cosine = table + r * d;
     for (int64_t h = 0; h < attr->heads; h++)
-      rotate_head(x + r * cols + h * d, cosine, cosine + d / 2, (float)attr->sign, y + r * cols + h * d, d / 2);
-    if (x != y) memcpy(y + r * cols + rotated, x + r * cols + rotated, (size_t)(cols - rotated) * sizeof(float));
+      rotate_head(x + r * cols + h * d, cosine, cosine + d / 2, (float)attr->sign, y + r * cols + h * d,
+                  d / 2);
+    if (x != y)
+      memcpy(y + r * cols + rotated, x + r * cols + rotated, (size_t)(cols - rotated) * sizeof(float));
   }
   return FX_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elementary functions that the compiler can vectorise: straight-line float code, no branches, no table. Errors are
- * measured against libm in tests/dynamo_rt/test_vmath.c. */
+/* Elementary functions that the compiler can vectorise: straight-line float code, no branches, no table.
+ * Errors are measured against libm in tests/dynamo_rt/test_vmath.c. */
 #ifndef FX_DYNAMO_RT_OPS_CPU_VMATH_H
 #define FX_DYNAMO_RT_OPS_CPU_VMATH_H
 
@@ -10,8 +10,8 @@
 
 #define FX_INLINE static inline __attribute__((always_inline))
 
-/* exp(x) = 2^n p(f), n = round(x log2 e) by the magic number 1.5 * 2^23, f = x - n ln 2 in two parts (Cody and Waite).
- * At most 2 ulp; exactly 0 below -87.33 (results under 2^-126), inf above 88.73. */
+/* exp(x) = 2^n p(f), n = round(x log2 e) by the magic number 1.5 * 2^23, f = x - n ln 2 in two parts (Cody
+ * and Waite). At most 2 ulp; exactly 0 below -87.33 (results under 2^-126), inf above 88.73. */
 FX_INLINE float fx_vexp(float x) {
   const float magic = 12582912.0f;
   float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
@@ -19,7 +19,8 @@ FX_INLINE float fx_vexp(float x) {
   float n = shifted - magic;
   float f = fmaf(n, -0.693359375f, clamped);
   f = fmaf(n, 2.12194440e-4f, f);
-  float p = 1.9875691500e-4f; /* minimax polynomial of (exp(f) - 1 - f) / f^2 on |f| <= ln 2 / 2 (Cephes expf) */
+  float p =
+      1.9875691500e-4f; /* minimax polynomial of (exp(f) - 1 - f) / f^2 on |f| <= ln 2 / 2 (Cephes expf) */
   p = fmaf(p, f, 1.3981999507e-3f);
   p = fmaf(p, f, 8.3334519073e-3f);
   p = fmaf(p, f, 4.1665795894e-2f);
@@ -42,12 +43,16 @@ FX_INLINE float fx_vexp(float x) {
 }
 
 /* tanh(x) = 1 - 2 / (exp(2x) + 1); absolute error below 2e-7. */
-FX_INLINE float fx_vtanh(float x) { return 1.0f - 2.0f / (fx_vexp(2.0f * x) + 1.0f); }
+FX_INLINE float fx_vtanh(float x) {
+  return 1.0f - 2.0f / (fx_vexp(2.0f * x) + 1.0f);
+}
 
-FX_INLINE float fx_vsigmoid(float x) { return 1.0f / (1.0f + fx_vexp(-x)); }
+FX_INLINE float fx_vsigmoid(float x) {
+  return 1.0f / (1.0f + fx_vexp(-x));
+}
 
-/* Standard normal distribution function Phi(x) = erfc(-x / sqrt 2) / 2 with the Chebyshev fit of erfc in Numerical
- * Recipes (section 6.2, relative error 1.2e-7). */
+/* Standard normal distribution function Phi(x) = erfc(-x / sqrt 2) / 2 with the Chebyshev fit of erfc in
+ * Numerical Recipes (section 6.2, relative error 1.2e-7). */
 FX_INLINE float fx_vphi(float x) {
   float z = fabsf(x) * 0.70710678118654752f;
   float t = 1.0f / fmaf(0.5f, z, 1.0f);
