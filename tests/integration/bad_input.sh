@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What a user can get wrong: each case ends with the right exit code and exactly one sentence on stderr, which says what the
+# case expects, also when two ranks meet the same mistake.
+source "$(dirname "$0")/setup.bash"
+here=$FX_SOURCE_DIR/tests/integration
+cd "$TMP" || exit 1
+python3 "$here/corpus.py" good.txt 60 5
+: > empty.txt
+head -c 2000 /dev/zero > binary.bin
+mkdir void
+printf '{"text": "fine and long enough"}\n{"txt": 1}\n' > bad.jsonl
+printf 'model: {hidden_size: 64}\n  train: 3\n' > syntax.yaml
+printf 'include: [b.yaml]\n' > a.yaml
+printf 'include: [a.yaml]\n' > b.yaml
+printf 'model:\n  hidden_sise: 64\n' > typo.yaml
+
+expect() { # expect CODE PATTERN ARGUMENTS-OF-TRAIN...
+  local code=$1 pattern=$2 got
+  shift 2
+  "$FLEXION" train "$@" > out.txt 2> err.txt
+  got=$?
+  grep -v -E '^(warning: )' err.txt > sentence.txt
+  if [ "$got" -ne "$code" ] || [ "$(wc -l < sentence.txt)" -ne 1 ] || ! grep -q -E -- "$pattern" sentence.txt; then
+    echo "train $*: expected code $code and one sentence with \"$pattern\"; got code $got and:"
+    cat err.txt
+    return 1
+  fi
+}
+case_of() { check "$1" expect "${@:2}"; }
+good=("$here/tiny.yaml" "data.train=[lines:good.txt]" checkpoint.dir=run train.iters=1)
+
+case_of "unknown key, nearest named" 2 'typo.yaml:2:3: .*hidden_sise.*hidden_size' typo.yaml
+case_of "unknown key in an override" 2 'command line.*train.itrs.*train.iters' "${good[@]}" train.itrs=3
+case_of "wrong type" 2 'train.iters.*(integer|number)' "${good[@]}" train.iters=many
+case_of "out of range" 2 'optimizer.lr' "${good[@]}" optimizer.lr=-1
+case_of "include cycle" 2 'cycle|includes itself' a.yaml
+case_of "missing config" 2 'nowhere.yaml' nowhere.yaml
+case_of "syntax error" 2 'syntax.yaml:2:' syntax.yaml
+case_of "heads that do not divide" 2 'num_attention_heads' "${good[@]}" model.num_attention_heads=5 model.num_key_value_heads=5
+case_of "KV heads that do not divide" 2 'num_key_value_heads' "${good[@]}" model.num_key_value_heads=3
+case_of "batch that does not divide" 2 'train.global_batch_size' "${good[@]}" train.global_batch_size=7 train.micro_batch_size=2
+case_of "sequence longer than positions" 2 'max_position_embeddings' "${good[@]}" model.position=learned model.max_position_embeddings=64
+case_of "no data" 2 'data.train' "$here/tiny.yaml"
+case_of "unknown variant" 2 'attention.variant.*causal|causal.*attention.variant' "${good[@]}" attention.variant=causl
+case_of "sliding window without a window" 2 'window' "${good[@]}" attention.variant=sliding_window
+case_of "zero is not there yet" 2 'parallel.zero' "${good[@]}" parallel.zero=1
+case_of "tensor parallelism is not there yet" 2 'parallel.tensor' "${good[@]}" parallel.tensor=2
+case_of "context parallelism is not there yet" 2 'parallel.context' "${good[@]}" parallel.context=2
+case_of "missing corpus" 3 'nowhere.txt' "${good[@]}" data.train=nowhere.txt
+case_of "empty corpus" 3 'empty.txt' "${good[@]}" data.train=empty.txt
+case_of "binary corpus" 3 'binary.bin' "${good[@]}" data.train=binary.bin
+case_of "empty directory" 3 'void' "${good[@]}" data.train=void
+case_of "glob without a match" 3 'none\*' "${good[@]}" "data.train=none*"
+case_of "bad JSON line" 3 'bad.jsonl:2' "${good[@]}" data.train=bad.jsonl
+case_of "one document cannot be split by documents" 3 'data.split' "${good[@]}" data.train=good.txt
+case_of "missing checkpoint" 3 'step_00000009' "${good[@]}" checkpoint.resume=run/step_00000009
+check "a good run, for the next case" "$FLEXION" train "${good[@]}" > /dev/null 2>&1
+case_of "checkpoint of another model" 3 'tensor .* is float32 .256, 64. there, but float32 .256, 32. here' "${good[@]}" model.hidden_size=32 train.iters=2
+
+# Two ranks: one sentence still, and the code of flexion comes through mpirun.
+both() {
+  mpi 2 "$FLEXION" train "${good[@]}" "$3" > out.txt 2> err.txt
+  local got=$?
+  [ "$got" -eq "$1" ] && [ "$(grep -c -E '^flexion: ' err.txt)" -eq 1 ] && grep -q -E -- "$2" err.txt || { echo "code $got"; cat err.txt; return 1; }
+}
+check "two ranks, bad key" both 2 'train.iters' train.itrs=3
+check "two ranks, batch that does not divide" both 2 'train.global_batch_size' train.global_batch_size=3
+check "two ranks, missing corpus" both 3 'nowhere.txt' data.train=nowhere.txt
+
+# The other commands.
+code_of() { local want=$1; shift; "$@" > out.txt 2> err.txt; local got=$?; [ "$got" -eq "$want" ] || { echo "$*: code $got"; cat err.txt; return 1; }; }
+check "no command" code_of 2 "$FLEXION"
+check "unknown command" code_of 2 "$FLEXION" trian
+check "help" code_of 0 "$FLEXION" --help
+for c in train config ckpt doctor; do check "$c --help" code_of 0 "$FLEXION" $c --help; done
+check "config check" code_of 0 "$FLEXION" config check "$here/tiny.yaml"
+check "config show" code_of 0 "$FLEXION" config show "$here/tiny.yaml"
+check "what show prints is valid" bash -c "'$FLEXION' config show '$here/tiny.yaml' train.seed=5 > shown.yaml && '$FLEXION' config show shown.yaml | cmp - shown.yaml"
+check "config check finds the typo" code_of 2 "$FLEXION" config check typo.yaml
+check "ckpt inspect" code_of 0 "$FLEXION" ckpt inspect run
+check "ckpt inspect of nothing" code_of 3 "$FLEXION" ckpt inspect nowhere
+check "doctor" code_of 0 "$FLEXION" doctor --json
+check "doctor's last line is JSON" bash -c "tail -1 out.txt | python3 -m json.tool > /dev/null"
+for preset in "$FX_SOURCE_DIR"/configs/*.yaml "$FX_SOURCE_DIR"/configs/models/*.yaml; do check "$preset is valid" code_of 0 "$FLEXION" config check "$preset"; done
+finish
