@@ -41,7 +41,7 @@ static fx_status read_kv_base(const fx_tensor *kv_base, int64_t *out) {
     if (base[i] != base[0] + 128 * i)
       return fx_error(FX_ERR_UNSUPPORTED,
                       "key block %lld begins at %d, not at %lld: the CPU kernels take contiguous chunks",
-                      (long long)i, base[i], (long long)(base[0] + 128 * i));
+                      (long long)i, base[i], (long long)base[0] + 128 * (long long)i);
   *out = base[0];
   return FX_OK;
 }

@@ -35,8 +35,8 @@ static bool overlap(const fx_affinity *a, const fx_affinity *b) {
 }
 
 int fx_affinity_threads(const fx_affinity *ranks, int size, int rank, const fx_log *log) {
-  int cpus = fx_affinity_count(&ranks[rank]), sharing = 0;
-  for (int r = 0; r < size; r++) sharing += r == rank || overlap(&ranks[r], &ranks[rank]);
+  int cpus = fx_affinity_count(&ranks[rank]), sharing = 1;
+  for (int r = 0; r < size; r++) sharing += r != rank && overlap(&ranks[r], &ranks[rank]);
   if (sharing > cpus && cpus > 0)
     fx_warn(log,
             "%d ranks share %d processor%s; start with launch/run.sh (or mpirun --bind-to none) and at most "

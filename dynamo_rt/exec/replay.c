@@ -19,10 +19,15 @@ fx_status fx_step_run(void *arg, void *stream) {
              : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
 }
 
-static void poison_dead(fx_plan *plan, int32_t step) {
+/* Blocks whose last step this was. A communication step may still be running: it is waited for, so poisoning
+ * costs overlap; it is a mode for tests. */
+static fx_status poison_dead(fx_plan *plan, int32_t step) {
+  bool last = step == plan->num_steps - 1;
+  if (last || plan->steps[step].lane != FX_LANE_COMPUTE) FX_TRY(fx_device_sync(plan->device));
   for (int64_t b = 0; b < plan->num_blocks; b++)
     if (plan->blocks[b].bytes && plan->blocks[b].last == step)
       memset(plan->arena + plan->blocks[b].offset, 0xFF, plan->blocks[b].bytes);
+  return FX_OK;
 }
 
 fx_status fx_exec_replay(fx_plan *plan, int slot) {
@@ -36,7 +41,7 @@ fx_status fx_exec_replay(fx_plan *plan, int slot) {
     step->args.slot = inputs;
     FX_TRY(device->vtable->launch(device, step->lane, fx_step_run, step));
     if (step->event) FX_TRY(device->vtable->event_record(device, step->lane, step->event));
-    if (plan->options.poison) poison_dead(plan, i);
+    if (plan->options.poison) FX_TRY(poison_dead(plan, i));
   }
   for (int l = 0; l < FX_LANE_COUNT; l++)
     if (plan->final_wait[l] >= 0)

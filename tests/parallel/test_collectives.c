@@ -58,8 +58,10 @@ typedef struct bound_plan {
   void *arena;
 } bound_plan;
 
-static fx_status prepare(rank_env *env, fx_graph *graph, fx_exec_mode mode, bound_plan *out) {
-  fx_plan_options options = {.name = "test", .mode = mode};
+/* poison: dead arena bytes become NaN; it waits for communication, so not where overlap or a missing wait is
+ * the point */
+static fx_status prepare(rank_env *env, fx_graph *graph, fx_exec_mode mode, bool poison, bound_plan *out) {
+  fx_plan_options options = {.name = "test", .mode = mode, .poison = poison};
   FX_TRY(fx_graph_status(graph));
   FX_TRY(fx_plan_prepare(graph, options, env->device, &out->plan));
   FX_TRY(fx_alloc_aligned(&out->arena, fx_plan_stats_get(out->plan)->arena.bytes + FX_ALIGN));
@@ -165,7 +167,7 @@ static fx_status chain_rank(rank_env *env) {
   fx_status status = FX_OK;
   for (int m = 0; m < 2 && status == FX_OK; m++) {
     bound_plan bound = {0};
-    status = prepare(env, chain_graph(env, c), modes[m], &bound);
+    status = prepare(env, chain_graph(env, c), modes[m], true, &bound);
     for (int i = 0; i < 20 && status == FX_OK; i++) {
       env->device->comm_delay_us = i % 4 == 3 ? 1000 * (1 + env->comm->rank) : 0; /* uneven on purpose */
       status = chain_run(env, &bound, c);
@@ -223,7 +225,7 @@ static fx_status waits_body(rank_env *env, bound_plan *bound, chain *c) {
 static fx_status waits_rank(rank_env *env) {
   chain *c = calloc(1, sizeof *c);
   bound_plan bound = {0};
-  fx_status status = prepare(env, chain_graph(env, c), FX_EXEC_REPLAY, &bound);
+  fx_status status = prepare(env, chain_graph(env, c), FX_EXEC_REPLAY, false, &bound);
   if (status == FX_OK) status = waits_body(env, &bound, c);
   if (status != FX_OK) fx_comm_abort(env->comm);
   release(env, &bound);
@@ -262,7 +264,7 @@ static fx_status overlap_ns(rank_env *env, float *buffers, fx_exec_mode mode, in
   float *grad = buffers, *x = grad + BIG, *weight = x + DIM * DIM, *out = weight + DIM * DIM;
   bound_plan bound = {0};
   fx_trace *trace = NULL;
-  FX_TRY(prepare(env, overlap_graph(env, grad, x, weight, out), mode, &bound));
+  FX_TRY(prepare(env, overlap_graph(env, grad, x, weight, out), mode, false, &bound));
   FX_TRY(fx_trace_create(1000, &trace));
   fx_plan_set_trace(bound.plan, trace);
   fx_status status = FX_OK;
@@ -328,7 +330,7 @@ static fx_status gradient(rank_env *env, fx_collective kind, fx_exec_mode mode) 
   fx_status status = fx_autograd(g, dot(FX_AT(g), y, weight, out * BLOCK), &input, 1, &grad);
   if (status == FX_OK) fx_store(g, store, grad);
   bound_plan bound = {0};
-  if (status == FX_OK) status = prepare(env, g, mode, &bound);
+  if (status == FX_OK) status = prepare(env, g, mode, true, &bound);
   if (status == FX_OK) status = fx_plan_run(bound.plan, 0);
   if (status != FX_OK) fx_comm_abort(env->comm);
   release(env, &bound);
@@ -365,7 +367,7 @@ static fx_status ledger_rank(rank_env *env) {
   bound_plan bound = {0};
   int64_t offsets[17];
   char *all = NULL, *ledger = NULL;
-  fx_status status = prepare(env, chain_graph(env, c), FX_EXEC_REPLAY, &bound);
+  fx_status status = prepare(env, chain_graph(env, c), FX_EXEC_REPLAY, false, &bound);
   if (status == FX_OK) {
     ledger = fx_plan_ledger(bound.plan);
     status = fx_control_all_gather(env->control, ledger, (int64_t)strlen(ledger) + 1, &all, offsets, 20000);

@@ -114,7 +114,7 @@ fx_status fx_norm_grad_cpu(const fx_kernel_args *args) {
     for (int64_t r = i * step; r < fx_min_i64(rows, (i + 1) * step); r++) {
       float mean_g, mean_gx;
       g.dy = dy + r * cols, g.x = x + r * cols;
-      g.mean = layer ? mean[r] : 0.0f, g.rstd = rstd[r];
+      g.mean = mean ? mean[r] : 0.0f, g.rstd = rstd[r];
       if (dx) {
         g.dx = dx + r * cols;
         row_moments(&g, &mean_g, &mean_gx);
