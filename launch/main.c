@@ -12,6 +12,7 @@ static const struct {
     {"train", "train a model from a configuration (start it with mpirun or launch/run.sh)", fx_cmd_train},
     {"config", "show or check a configuration", fx_cmd_config},
     {"ckpt", "inspect, compare or verify checkpoints", fx_cmd_ckpt},
+    {"bench", "time a training step or its matrix products against the machine's bounds", fx_cmd_bench},
     {"doctor", "what this machine offers: processors, libraries, devices", fx_cmd_doctor},
 };
 enum { NUM_COMMANDS = sizeof g_commands / sizeof g_commands[0] };

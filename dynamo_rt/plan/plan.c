@@ -9,18 +9,16 @@
 #include "dynamo_rt/passes/range.h"
 #include "dynamo_rt/plan/plan_internal.h"
 
-static void add_cost(fx_plan *plan, const fx_node *node, const fx_type *const *in, const fx_type *out) {
+/* An op without a cost of its own is taken to move its inputs and outputs once. */
+static fx_cost cost_of(const fx_node *node, const fx_type *const *in, const fx_type *out) {
+  if (node->op->cost) return node->op->cost(in, out, node->attr);
   fx_cost cost = {0, 0};
-  if (node->op->cost) {
-    cost = node->op->cost(in, out, node->attr);
-  } else {
-    for (int i = 0; i < node->op->max_in; i++)
-      if (in[i]) cost.bytes += (double)fx_type_numel(in[i]) * (double)fx_dtype_bytes(in[i]->dtype);
-    for (int i = 0; i < node->op->num_out; i++)
+  for (int i = 0; i < node->op->max_in; i++)
+    if (in[i]) cost.bytes += (double)fx_type_numel(in[i]) * (double)fx_dtype_bytes(in[i]->dtype);
+  for (int i = 0; i < node->op->num_out; i++)
+    if (node->out[i] != FX_NONE)
       cost.bytes += (double)fx_type_numel(&out[i]) * (double)fx_dtype_bytes(out[i].dtype);
-  }
-  plan->stats.cost.flops += cost.flops;
-  plan->stats.cost.bytes += cost.bytes;
+  return cost;
 }
 
 /* Everything of a step but its addresses. */
@@ -59,7 +57,9 @@ static fx_status make_step(fx_plan *plan, int64_t n, fx_step *step) {
   step->args.threads = plan->device->threads;
   step->args.layer = node->layer;
   step->args.gemm = plan->device->gemm;
-  add_cost(plan, node, in, out);
+  step->cost = cost_of(node, in, out);
+  plan->stats.cost.flops += step->cost.flops;
+  plan->stats.cost.bytes += step->cost.bytes;
   return FX_OK;
 }
 
@@ -141,6 +141,11 @@ const char *fx_plan_name(const fx_plan *plan) {
 const fx_plan_stats *fx_plan_stats_get(const fx_plan *plan) {
   return &plan->stats;
 }
+fx_cost fx_plan_step_cost(const fx_plan *plan, int index, const char **name) {
+  *name = plan->graph->nodes[plan->steps[index].node].op->name;
+  return plan->steps[index].cost;
+}
+
 const fx_graph *fx_plan_graph(const fx_plan *plan) {
   return plan->graph;
 }

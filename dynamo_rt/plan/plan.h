@@ -47,6 +47,8 @@ void fx_plan_destroy(fx_plan *plan); /* NULL is fine */
 
 const char *fx_plan_name(const fx_plan *plan);
 const fx_plan_stats *fx_plan_stats_get(const fx_plan *plan);
+/* Arithmetic and bytes of kernel number `index` (0 .. nodes - 1, in running order); *name: its op. */
+fx_cost fx_plan_step_cost(const fx_plan *plan, int index, const char **name);
 const fx_graph *fx_plan_graph(const fx_plan *plan);
 /* Records one span a kernel from now on; NULL stops. */
 void fx_plan_set_trace(fx_plan *plan, fx_trace *trace);

@@ -13,6 +13,7 @@ typedef struct fx_step {
   fx_event *event;             /* recorded after it when another lane waits for it */
   fx_kernel_args args;
   fx_tensor in[FX_MAX_IN], out[FX_MAX_OUT];
+  fx_cost cost;
   size_t workspace_bytes;
   int32_t workspace_block; /* of the arena, or -1 */
   struct fx_plan *plan;

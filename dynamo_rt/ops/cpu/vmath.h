@@ -14,7 +14,8 @@
  * and Waite). At most 2 ulp; exactly 0 below -87.33 (results under 2^-126), inf above 88.73. */
 FX_INLINE float fx_vexp(float x) {
   const float magic = 12582912.0f;
-  float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
+  float above = x > -87.33f ? x : -87.33f; /* NaN too: its bits must not reach the shifts below */
+  float clamped = above < 88.72f ? above : 88.72f;
   float shifted = fmaf(clamped, 1.44269504088896341f, magic);
   float n = shifted - magic;
   float f = fmaf(n, -0.693359375f, clamped);
@@ -32,7 +33,7 @@ FX_INLINE float fx_vexp(float x) {
   memcpy(&bits, &shifted, sizeof bits);
   int32_t whole = bits - 0x4B400000;
   half = whole >> 1;
-  int32_t a = (half + 127) << 23, b = (whole - half + 127) << 23;
+  int32_t a = (half + 127) * (1 << 23), b = (whole - half + 127) * (1 << 23);
   float scale_a, scale_b;
   memcpy(&scale_a, &a, sizeof a);
   memcpy(&scale_b, &b, sizeof b);

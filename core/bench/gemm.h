@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matrix products of a training step of a configuration, one by one, on the GEMM provider. */
+#ifndef FX_CORE_BENCH_GEMM_H
+#define FX_CORE_BENCH_GEMM_H
+
+#include "core/bench/machine.h"
+#include "core/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FX_BENCH_PRODUCTS = 15 };
+
+typedef struct fx_bench_product {
+  const char *name, *pass; /* "qkv", "forward" | "dx" | "dw" */
+  int64_t m, n, k, calls;  /* calls a step */
+  double ms, gflops;       /* of one call, median */
+} fx_bench_product;
+
+typedef struct fx_bench_gemm_report {
+  fx_bench_product product[FX_BENCH_PRODUCTS];
+  int count, threads;
+  char provider[64];
+  double step_ms; /* sum over calls */
+  fx_machine_bounds bounds;
+} fx_bench_gemm_report;
+
+fx_status fx_bench_gemm(const fx_config *config, fx_bench_gemm_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

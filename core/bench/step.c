@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/bench/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bench/memory.h"
+#include "core/train/mask.h"
+#include "core/train/step.h"
+#include "core/train/threads.h"
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/base/philox.h"
+
+enum { TRACE_SPANS = 1 << 14 };
+
+typedef struct bench {
+  const fx_config *config;
+  fx_device *device;
+  fx_model *model;
+  fx_inputs *inputs;
+  fx_mask_builder mask;
+  fx_stepper *stepper;
+  fx_trace *trace;
+  int64_t B, T;
+} bench;
+
+static const fx_phase k_phases[] = {FX_PHASE_MICRO_ONLY, FX_PHASE_UPDATE};
+
+static fx_status fill_inputs(bench *b) {
+  int64_t n = b->B * b->T;
+  int32_t *tokens = fx_inputs_data(b->inputs, 0, "tokens"),
+          *targets = fx_inputs_data(b->inputs, 0, "targets");
+  int32_t *positions = fx_inputs_data(b->inputs, 0, "positions"), *start = NULL, *end = NULL;
+  fx_status status = FX_OK;
+  FX_TRY(fx_calloc(&start, (size_t)n, sizeof *start));
+  FX_TRY_GOTO(fx_calloc(&end, (size_t)n, sizeof *end), free_documents);
+  for (int64_t i = 0; i < n; i++) {
+    fx_philox r = fx_philox_at(1, 2, (uint64_t)i, 0);
+    tokens[i] = (int32_t)(r.word[0] % (uint64_t)b->config->model.vocab_size);
+    targets[i] = (int32_t)(r.word[1] % (uint64_t)b->config->model.vocab_size);
+    positions[i] = (int32_t)(i % b->T);
+    end[i] = (int32_t)b->T;
+  }
+  *(float *)fx_inputs_data(b->inputs, 0, "loss_factor") = (float)(1.0 / (double)n);
+  *(float *)fx_inputs_data(b->inputs, 0, "lr") = 1e-5f;
+  *(int64_t *)fx_inputs_data(b->inputs, 0, "optimizer_step") = 1;
+  if (b->mask.needs_limits)
+    status = fx_mask_build(&b->mask, start, end, fx_inputs_data(b->inputs, 0, "mask_limits"),
+                           fx_inputs_data(b->inputs, 0, "mask_runs"),
+                           fx_inputs_data(b->inputs, 0, "mask_runs_backward"));
+  free(end);
+free_documents:
+  free(start);
+  return status;
+}
+
+static fx_status build(bench *b) {
+  const fx_config *config = b->config;
+  int threads = (int)config->runtime.threads;
+  fx_affinity here = fx_affinity_get();
+  if (threads == FX_CONFIG_AUTO) threads = fx_affinity_threads(&here, 1, 0, NULL);
+  b->B = config->train.micro_batch_size;
+  b->T = config->train.seq_length;
+  if (!b->device) FX_TRY(fx_device_create_cpu(threads, "auto", &b->device));
+  FX_TRY(fx_model_create(config, &b->model));
+  fx_params_initialize(&b->model->params, (uint64_t)config->train.seed);
+  FX_TRY(fx_mask_builder_init(&b->mask, config, b->device->backend, b->B, b->T));
+  fx_model_mask mask = fx_mask_builder_model(&b->mask);
+  fx_mask_sizes sizes = fx_mask_builder_sizes(&b->mask);
+  FX_TRY(fx_inputs_create(2, &b->inputs));
+  FX_TRY(fx_step_declare_inputs(b->inputs, b->B, b->T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_inputs_allocate(b->inputs));
+  fx_step_config step = {.model = b->model,
+                         .B = b->B,
+                         .T = b->T,
+                         .mask = mask,
+                         .variant = b->mask.text,
+                         .inputs = b->inputs,
+                         .device = b->device,
+                         .mode =
+                             config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY};
+  FX_TRY(fx_stepper_create(&step, &b->stepper));
+  FX_TRY(fx_stepper_prepare(b->stepper, k_phases, 2));
+  FX_TRY(fx_stepper_bind(b->stepper));
+  FX_TRY(fx_trace_create(TRACE_SPANS, &b->trace));
+  return fill_inputs(b);
+}
+
+static fx_status run_step(bench *b, double *seconds) {
+  int64_t begin = fx_now_ns();
+  for (int p = 0; p < 2; p++) FX_TRY(fx_stepper_run(b->stepper, k_phases[p], 0));
+  *seconds = (double)(fx_now_ns() - begin) / 1e9;
+  return FX_OK;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *values, int count) {
+  qsort(values, (size_t)count, sizeof *values, by_value);
+  return values[count / 2];
+}
+
+static fx_bench_op *op_row(fx_bench_step_report *report, const char *name) {
+  for (int i = 0; i < report->num_ops; i++)
+    if (strcmp(report->ops[i].name, name) == 0) return &report->ops[i];
+  if (report->num_ops == FX_BENCH_OPS) return &report->ops[FX_BENCH_OPS - 1];
+  fx_bench_op *row = &report->ops[report->num_ops++];
+  *row = (fx_bench_op){.name = name};
+  return row;
+}
+
+static int slowest_first(const void *a, const void *b) {
+  const fx_bench_op *x = a, *y = b;
+  return (x->ms < y->ms) - (x->ms > y->ms);
+}
+
+/* Kernel times of the traced steps, one sum a step in kernel_seconds; the table of ops is their mean. */
+static void read_trace(const bench *b, int steps, fx_bench_step_report *report, double *kernel_seconds) {
+  int64_t count = fx_trace_count(b->trace), per_step = count / steps;
+  const fx_trace_span *spans = fx_trace_spans(b->trace);
+  for (int s = 0; s < steps; s++) {
+    kernel_seconds[s] = 0;
+    for (int64_t i = s * per_step; i < (s + 1) * per_step; i++) {
+      double seconds = (double)(spans[i].end_ns - spans[i].begin_ns) / 1e9;
+      kernel_seconds[s] += seconds;
+      fx_bench_op *row = op_row(report, spans[i].name);
+      row->ms += 1e3 * seconds / steps;
+      row->calls += s == 0;
+    }
+  }
+  for (int p = 0; p < 2; p++) {
+    const fx_plan *plan = fx_stepper_plan(b->stepper, k_phases[p]);
+    for (int i = 0; i < fx_plan_stats_get(plan)->nodes; i++) {
+      const char *name = NULL;
+      fx_cost cost = fx_plan_step_cost(plan, i, &name);
+      fx_bench_op *row = op_row(report, name);
+      row->gflop += cost.flops / 1e9;
+      row->gbyte += cost.bytes / 1e9;
+    }
+  }
+  qsort(report->ops, (size_t)report->num_ops, sizeof report->ops[0], slowest_first);
+}
+
+static fx_status measure(bench *b, int steps, fx_bench_step_report *report) {
+  double *step_seconds = NULL, *kernel_seconds = NULL, *dispatch = NULL, warm = 0;
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&step_seconds, (size_t)steps, sizeof(double)), free_times);
+  FX_TRY_GOTO(fx_calloc(&kernel_seconds, (size_t)steps, sizeof(double)), free_times);
+  FX_TRY_GOTO(fx_calloc(&dispatch, (size_t)steps, sizeof(double)), free_times);
+  FX_TRY_GOTO(run_step(b, &warm), free_times);
+  report->first_step_ms = 1e3 * warm;
+  FX_TRY_GOTO(run_step(b, &warm), free_times);
+  for (int p = 0; p < 2; p++) fx_plan_set_trace(fx_stepper_plan(b->stepper, k_phases[p]), b->trace);
+  for (int s = 0; s < steps; s++) FX_TRY_GOTO(run_step(b, &step_seconds[s]), free_times);
+  read_trace(b, steps, report, kernel_seconds);
+  double flops = 0;
+  for (int p = 0; p < 2; p++)
+    flops += fx_plan_stats_get(fx_stepper_plan(b->stepper, k_phases[p]))->cost.flops;
+  for (int s = 0; s < steps; s++) dispatch[s] = 100 * (step_seconds[s] - kernel_seconds[s]) / step_seconds[s];
+  report->dispatch_percent = median(dispatch, steps);
+  report->step_ms = 1e3 * median(step_seconds, steps);
+  report->kernel_ms = 1e3 * median(kernel_seconds, steps);
+  report->tokens_per_s = 1e3 * (double)report->tokens / report->step_ms;
+  report->gflops = flops / 1e6 / report->step_ms;
+free_times:
+  free(dispatch);
+  free(kernel_seconds);
+  free(step_seconds);
+  return status;
+}
+
+static void destroy(bench *b) {
+  fx_stepper_destroy(b->stepper);
+  fx_trace_destroy(b->trace);
+  fx_inputs_destroy(b->inputs);
+  fx_model_destroy(b->model);
+  fx_device_destroy(b->device);
+}
+
+fx_status fx_bench_step(const fx_config *config, int steps, fx_bench_step_report *report) {
+  bench b = {.config = config};
+  memset(report, 0, sizeof *report);
+  report->library_bytes = fx_memory_resident();
+  int64_t begin = fx_now_ns();
+  fx_status status = build(&b);
+  if (status == FX_OK) {
+    report->capture_ms = (double)(fx_now_ns() - begin) / 1e6;
+    report->params = fx_model_num_params(b.model);
+    report->tokens = b.B * b.T;
+    report->steps = steps;
+    report->threads = b.device->threads;
+    report->param_bytes = 16 * b.model->params.numel;
+    report->arena_bytes = (int64_t)fx_stepper_arena_bytes(b.stepper);
+    report->arena_bound_bytes = (int64_t)fx_stepper_arena_bound(b.stepper);
+    report->input_bytes = 2 * (int64_t)fx_inputs_slot_bytes(b.inputs);
+    status = measure(&b, steps, report);
+    report->peak_bytes = fx_memory_peak();
+    if (status == FX_OK) report->bounds = fx_machine_measure(b.device->threads);
+  }
+  destroy(&b);
+  return status;
+}

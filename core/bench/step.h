@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training step of a configuration on random tokens: time, rate, dispatch, memory, each against its bound.
+ */
+#ifndef FX_CORE_BENCH_STEP_H
+#define FX_CORE_BENCH_STEP_H
+
+#include "core/bench/machine.h"
+#include "core/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FX_BENCH_OPS = 40 };
+
+/* All kernels of one op over one step. */
+typedef struct fx_bench_op {
+  const char *name;
+  int calls;
+  double ms, gflop, gbyte; /* of one step */
+} fx_bench_op;
+
+typedef struct fx_bench_step_report {
+  int64_t params, tokens; /* parameters; tokens a step */
+  int steps, threads;
+  double step_ms; /* median over `steps` */
+  double tokens_per_s;
+  double kernel_ms;        /* median of the summed kernel times of a step */
+  double dispatch_percent; /* what replay adds: median of (step - kernels) / step * 100 */
+  double gflops;           /* arithmetic of the step over its time */
+  double capture_ms, first_step_ms;
+  fx_bench_op ops[FX_BENCH_OPS]; /* of a typical step, slowest first */
+  int num_ops;
+  fx_machine_bounds bounds;
+  /* memory, bytes: the planned lines, what was resident before it, the peak */
+  int64_t param_bytes, arena_bytes, arena_bound_bytes, input_bytes, library_bytes, peak_bytes;
+} fx_bench_step_report;
+
+/* One rank, one micro-batch a step (train.micro_batch_size x train.seq_length), forward, backward and update.
+ */
+fx_status fx_bench_step(const fx_config *config, int steps, fx_bench_step_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `flexion bench step|gemm CONFIG`: how fast this machine runs a configuration, against what it could at
+ * best. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bench/gemm.h"
+#include "core/bench/step.h"
+#include "launch/commands.h"
+
+static void print_usage(FILE *stream) {
+  fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--json]   a training step on random "
+        "tokens\n"
+        "       flexion bench gemm CONFIG [key=value...] [--json]               the matrix products of that "
+        "step\n"
+        "\n"
+        "One process, one micro-batch a step; times are medians. Bounds are measured in the same run: "
+        "multiply-adds in\n"
+        "registers and a copy far larger than the caches.\n"
+        "\n"
+        "  --steps N  steps to time (default 10)\n"
+        "  --json     one JSON object on the last line\n"
+        "  --help     this text\n",
+        stream);
+}
+
+static int report(fx_status status) {
+  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
+  return fx_status_exit_code(status);
+}
+
+static double mib(int64_t bytes) {
+  return (double)bytes / 1048576.0;
+}
+
+static void print_step(const fx_bench_step_report *r) {
+  printf("%lld parameters, %lld tokens a step, %d threads\n", (long long)r->params, (long long)r->tokens,
+         r->threads);
+  printf("step        %10.2f ms   %.1f tokens/s (median of %d; the first took %.1f ms, capture %.1f ms)\n",
+         r->step_ms, r->tokens_per_s, r->steps, r->first_step_ms, r->capture_ms);
+  printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
+  printf("arithmetic  %10.1f GFLOP/s of %.1f (multiply-adds in registers): %.1f%%\n", r->gflops,
+         r->bounds.fma_gflops, 100 * r->gflops / r->bounds.fma_gflops);
+  printf("\n%-22s %6s %10s %8s %12s %10s\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
+  for (int i = 0; i < r->num_ops; i++) {
+    const fx_bench_op *op = &r->ops[i];
+    double seconds = op->ms / 1e3;
+    printf("%-22s %6d %10.3f %7.1f%% %12.1f %10.1f\n", op->name, op->calls, op->ms,
+           100 * op->ms / r->kernel_ms, op->gflop / seconds, op->gbyte / seconds);
+  }
+  printf("%-22s %6s %10s %8s %12.1f %10.1f\n", "bound", "", "", "", r->bounds.fma_gflops,
+         r->bounds.copy_gbps);
+  int64_t planned = r->param_bytes + r->arena_bytes + r->input_bytes + r->library_bytes;
+  printf("\nmemory, MiB: weights, gradients, moments %.1f + arena %.1f (bound %.1f) + inputs %.1f + "
+         "libraries at start %.1f = "
+         "%.1f planned; VmHWM %.1f (%+.1f%%)\n",
+         mib(r->param_bytes), mib(r->arena_bytes), mib(r->arena_bound_bytes), mib(r->input_bytes),
+         mib(r->library_bytes), mib(planned), mib(r->peak_bytes),
+         100 * (double)(r->peak_bytes - planned) / (double)planned);
+}
+
+static void put(json_t *row, const char *key, double value) {
+  json_object_set_new(row, key, json_real(value));
+}
+static void put_int(json_t *row, const char *key, int64_t value) {
+  json_object_set_new(row, key, json_integer(value));
+}
+
+static void print_json(json_t *row) {
+  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+  if (text) printf("%s\n", text);
+  free(text);
+  json_decref(row);
+}
+
+static int bench_step(const fx_config *config, int steps, bool json) {
+  fx_bench_step_report r;
+  fx_status status = fx_bench_step(config, steps, &r);
+  if (status != FX_OK) return report(status);
+  print_step(&r);
+  if (!json) return 0;
+  json_t *row = json_object();
+  put_int(row, "params", r.params);
+  put_int(row, "threads", r.threads);
+  put(row, "step_ms", r.step_ms);
+  put(row, "tokens_per_s", r.tokens_per_s);
+  put(row, "kernel_ms", r.kernel_ms);
+  put(row, "dispatch_percent", r.dispatch_percent);
+  put(row, "gflops", r.gflops);
+  put(row, "bound_gflops", r.bounds.fma_gflops);
+  put(row, "bound_gbps", r.bounds.copy_gbps);
+  put(row, "capture_ms", r.capture_ms);
+  put(row, "first_step_ms", r.first_step_ms);
+  put_int(row, "param_bytes", r.param_bytes);
+  put_int(row, "arena_bytes", r.arena_bytes);
+  put_int(row, "arena_bound_bytes", r.arena_bound_bytes);
+  put_int(row, "input_bytes", r.input_bytes);
+  put_int(row, "library_bytes", r.library_bytes);
+  put_int(row, "peak_bytes", r.peak_bytes);
+  print_json(row);
+  return 0;
+}
+
+static int bench_gemm(const fx_config *config, bool json) {
+  fx_bench_gemm_report r;
+  fx_status status = fx_bench_gemm(config, &r);
+  if (status != FX_OK) return report(status);
+  printf("%s, %d threads; %% of %.1f GFLOP/s (multiply-adds in registers)\n\n", r.provider, r.threads,
+         r.bounds.fma_gflops);
+  printf("%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s", "%");
+  json_t *rows = json_array();
+  for (int i = 0; i < r.count; i++) {
+    const fx_bench_product *p = &r.product[i];
+    printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, p->pass, (long long)p->m,
+           (long long)p->n, (long long)p->k, p->ms, p->gflops, 100 * p->gflops / r.bounds.fma_gflops);
+    json_t *row = json_object();
+    json_object_set_new(row, "product", json_string(p->name));
+    json_object_set_new(row, "pass", json_string(p->pass));
+    put(row, "ms", p->ms);
+    put(row, "gflops", p->gflops);
+    json_array_append_new(rows, row);
+  }
+  printf("\nall products of a step: %.1f ms\n", r.step_ms);
+  json_t *all = json_object();
+  put(all, "step_ms", r.step_ms);
+  put(all, "bound_gflops", r.bounds.fma_gflops);
+  json_object_set_new(all, "products", rows);
+  if (json)
+    print_json(all);
+  else
+    json_decref(all);
+  return 0;
+}
+
+int fx_cmd_bench(int argc, char **argv) {
+  static const struct option options[] = {{"steps", required_argument, NULL, 's'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+  bool json = false;
+  long steps = 10;
+  char *end = "";
+  optind = 0;
+  opterr = 0;
+  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    switch (option) {
+    case 'h':
+      print_usage(stdout);
+      return 0;
+    case 'j':
+      json = true;
+      break;
+    case 's':
+      steps = strtol(optarg, &end, 10);
+      break;
+    default:
+      return report(fx_error(FX_ERR_USAGE, "bench does not know the option %s; see flexion bench --help",
+                             argv[optind - 1]));
+    }
+  }
+  if (*end || steps < 1 || steps > 100)
+    return report(fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
+  bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
+       is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
+  if (!is_step && !is_gemm)
+    return report(fx_error(FX_ERR_USAGE, "bench expects step or gemm, got %s; see flexion bench --help",
+                           optind < argc ? argv[optind] : "nothing"));
+  if (optind + 1 >= argc)
+    return report(
+        fx_error(FX_ERR_USAGE, "bench %s expects a YAML file; see flexion bench --help", argv[optind]));
+  fx_config *config = NULL;
+  fx_status status =
+      fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
+  if (status != FX_OK) return report(status);
+  int code = is_step ? bench_step(config, (int)steps, json) : bench_gemm(config, json);
+  fx_config_destroy(config);
+  return code;
+}
