@@ -13,8 +13,8 @@ enum { REPEATS = 7, LANES = 16, CHAINS = 12, FMA_LOOPS = 1000000, COPY_BYTES = 2
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 
-/* CHAINS independent accumulators of LANES floats hide the latency of the multiply-add on every ISA. This file alone is
- * compiled with contraction (CMakeLists.txt), so that the two operations become one. */
+/* CHAINS independent accumulators of LANES floats hide the latency of the multiply-add on every ISA. This
+ * file alone is compiled with contraction (CMakeLists.txt), so that the two operations become one. */
 FX_ISA_CLONES static float fma_loop(float x, int64_t loops) {
   lanes acc[CHAINS], factor = {0}, half = {0};
   factor += x;
