@@ -58,6 +58,8 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
   FX_TRY_GOTO(fx_model_bind(c->model, graph, &values), free_values);
   FX_TRY_GOTO(fx_calloc(&grads, (size_t)p->num_storages, sizeof *grads), free_values);
   fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, p->numel));
+  fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->loss,
+                                        fx_type_1d(FX_F32, 1 + FX_STEP_FLAGS));
   fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->loss);
   FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
   for (int64_t s = 0; s < p->num_storages; s++) {
@@ -66,9 +68,13 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
     (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
   }
   (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
+  if (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST)
+    fx_store(FX_AT(graph),
+             fx_graph_persistent(graph, "flags", results->flags, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
+             fx_graph_input(graph, "flags"));
   if (reduce) {
     record_reduction(c, graph);
-    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, kept, FX_REDUCE_SUM);
+    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
   }
   status = fx_graph_status(graph);
 free_values:
@@ -77,32 +83,44 @@ free_values:
   return status;
 }
 
-static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool decay,
+/* Elements [begin, end) of the flat buffers. snapshot: copy the new state aside. */
+static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool snapshot,
                          fx_value norm, fx_value factor) {
   const fx_params *p = &c->model->params;
   const fx_config_optimizer *o = &c->model->config->optimizer;
-  fx_adamw_attr attr = {o->betas[0], o->betas[1], o->eps, decay ? o->weight_decay : 0.0};
+  fx_adamw_attr attr = {o->betas[0], o->betas[1], o->eps, begin < p->num_decay ? o->weight_decay : 0.0};
   fx_type type = fx_type_1d(FX_F32, end - begin);
+  fx_value copies[3];
   if (end == begin) return;
-  fx_adamw(FX_AT(graph), fx_graph_persistent(graph, "weights", p->weight + begin, type),
-           fx_graph_persistent(graph, "gradients", p->grad + begin, type),
-           fx_graph_persistent(graph, "exp_avg", p->exp_avg + begin, type),
-           fx_graph_persistent(graph, "exp_avg_sq", p->exp_avg_sq + begin, type), fx_graph_input(graph, "lr"),
-           fx_graph_input(graph, "optimizer_step"), norm, factor, attr);
+  fx_adamw_values v = {.param = fx_graph_persistent(FX_AT(graph), "weights", p->weight + begin, type),
+                       .grad = fx_graph_persistent(graph, "gradients", p->grad + begin, type),
+                       .exp_avg = fx_graph_persistent(graph, "exp_avg", p->exp_avg + begin, type),
+                       .exp_avg_sq = fx_graph_persistent(graph, "exp_avg_sq", p->exp_avg_sq + begin, type),
+                       .lr = fx_graph_input(graph, "lr"),
+                       .step = fx_graph_input(graph, "optimizer_step"),
+                       .norm = norm,
+                       .factor = factor};
+  for (int i = 0; snapshot && i < 3; i++)
+    copies[i] = fx_graph_persistent(graph, "snapshot", c->snapshot + i * p->numel + begin, type);
+  fx_adamw(FX_AT(graph), &v, snapshot ? copies : NULL, attr);
 }
 
-static fx_status record_update(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
+static fx_status record_update(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
+                               fx_graph *graph) {
   const fx_params *p = &c->model->params;
   fx_type whole = fx_type_1d(FX_F32, p->numel);
   fx_value factor = FX_NONE;
+  bool snapshot = phase == FX_PHASE_UPDATE_SNAPSHOT;
+  FX_ASSERT(!snapshot || c->snapshot);
   fx_graph_persistent(FX_AT(graph), "weights", p->weight, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg", p->exp_avg, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg_sq", p->exp_avg_sq, whole);
+  if (snapshot) fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->numel));
   fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
   fx_value norm = fx_clip(FX_AT(graph), grad, (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
   fx_store(FX_AT(graph), scalar(graph, "grad_norm", results->grad_norm), norm);
-  record_adamw(c, graph, 0, p->num_decay, true, norm, factor);
-  record_adamw(c, graph, p->num_decay, p->numel, false, norm, factor);
+  record_adamw(c, graph, 0, p->num_decay, snapshot, norm, factor);
+  record_adamw(c, graph, p->num_decay, p->numel, snapshot, norm, factor);
   return fx_graph_status(graph);
 }
 
@@ -134,7 +152,8 @@ fx_status fx_step_record(const fx_step_config *config, const fx_step_results *re
                          fx_graph *graph) {
   switch (phase) {
   case FX_PHASE_UPDATE:
-    return record_update(config, results, graph);
+  case FX_PHASE_UPDATE_SNAPSHOT:
+    return record_update(config, results, phase, graph);
   case FX_PHASE_EVAL:
     return record_eval(config, results, graph);
   case FX_PHASE_LOGITS:

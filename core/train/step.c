@@ -46,6 +46,7 @@ fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const 
   FX_TRY(fx_inputs_add(inputs, "optimizer_step", fx_type_1d(FX_I64, 1)));
   FX_TRY(fx_inputs_add(inputs, "loss_factor", fx_type_1d(FX_F32, 1)));
   FX_TRY(fx_inputs_add(inputs, "lr", fx_type_1d(FX_F32, 1)));
+  FX_TRY(fx_inputs_add(inputs, "flags", fx_type_1d(FX_F32, FX_STEP_FLAGS)));
   if (mask->limits)
     FX_TRY(fx_inputs_add(inputs, "mask_limits", fx_type_1d(FX_I32, 2 * mask->attr.R * mask->attr.Bm * Tpad)));
   if (mask->runs) {
@@ -66,7 +67,8 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   fx_step_results *r = &stepper->results;
   size_t tokens = (size_t)stepper->capacity;
   FX_TRY_GOTO(fx_plan_cache_create(&stepper->cache), destroy_stepper);
-  FX_TRY_GOTO(fx_alloc_aligned(&r->loss, sizeof(float)), destroy_stepper);
+  FX_TRY_GOTO(fx_alloc_aligned(&r->loss, (1 + FX_STEP_FLAGS) * sizeof(float)), destroy_stepper);
+  r->flags = r->loss + 1;
   FX_TRY_GOTO(fx_alloc_aligned(&r->grad_norm, sizeof(float)), destroy_stepper);
   FX_TRY_GOTO(fx_alloc_aligned(&r->nll, tokens * sizeof(float)), destroy_stepper);
   *r->loss = *r->grad_norm = 0;

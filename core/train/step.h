@@ -6,6 +6,7 @@
  *   micro_mid     forward, backward, gradients added
  *   micro_last    forward, backward, gradients added and reduced over dp
  *   update        global norm, clip, AdamW
+ *   update_snapshot  the same, and the new state is copied aside for a checkpoint
  *   eval          forward; loss and per-token negative log-likelihood
  *   logits        forward; logits of every position (tests, generation)
  *
@@ -21,13 +22,14 @@
 extern "C" {
 #endif
 
-#define FX_PHASE_LIST(X)        \
-  X(MICRO_ONLY, "micro_only")   \
-  X(MICRO_FIRST, "micro_first") \
-  X(MICRO_MID, "micro_mid")     \
-  X(MICRO_LAST, "micro_last")   \
-  X(UPDATE, "update")           \
-  X(EVAL, "eval")               \
+#define FX_PHASE_LIST(X)                \
+  X(MICRO_ONLY, "micro_only")           \
+  X(MICRO_FIRST, "micro_first")         \
+  X(MICRO_MID, "micro_mid")             \
+  X(MICRO_LAST, "micro_last")           \
+  X(UPDATE, "update")                   \
+  X(UPDATE_SNAPSHOT, "update_snapshot") \
+  X(EVAL, "eval")                       \
   X(LOGITS, "logits")
 
 typedef enum fx_phase {
@@ -39,9 +41,14 @@ typedef enum fx_phase {
 
 const char *fx_phase_name(fx_phase phase);
 
+enum { FX_STEP_FLAGS = 2 };
+
 typedef struct fx_step_results {
   float *loss; /* [1] micro plans: sum over the micro-batches so far of factor * nll; reduced over dp at the
                   end. eval: sum of nll of this rank's batch times factor */
+  float *
+      flags; /* [FX_STEP_FLAGS], behind loss: the runtime input `flags` of the last micro-batch, summed over
+                dp: how ranks learn in the same step that one of them was signalled or has written its part */
   float *grad_norm; /* [1] global norm before clipping */
   float *nll;       /* [B, T] of the last eval, 0 where masked */
   float *logits;    /* [B, T, padded_vocab] of the last logits plan; NULL unless asked for */
@@ -59,6 +66,8 @@ typedef struct fx_step_config {
   fx_exec_mode mode;
   bool poison;      /* tests */
   bool keep_logits; /* allocate results.logits */
+  float *snapshot;  /* [3 * params.numel]: weights, exp_avg, exp_avg_sq of update_snapshot; NULL without that
+                       phase */
   const fx_log *log;
   int64_t bucket_elements; /* gradient elements a dp reduction at least; 0: the default */
 } fx_step_config;

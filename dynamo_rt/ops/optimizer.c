@@ -67,8 +67,37 @@ static const fx_op g_adamw = {
     .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
 };
 
-void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq,
-              fx_value lr, fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr) {
-  fx_graph_record(graph, &g_adamw, &attr,
-                  (fx_value[]){param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor}, NULL);
+static fx_status snapshot_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  FX_TRY(adamw_infer(in, attr, out));
+  for (int i = 0; i < 3; i++) {
+    if (fx_type_numel(in[8 + i]) != fx_type_numel(in[0]) || !fx_type_contiguous(in[8 + i]))
+      return fx_error(FX_ERR_SHAPE, "snapshot and parameter must be of one length");
+    out[3 + i] = *in[8 + i];
+  }
+  return FX_OK;
+}
+
+static fx_cost snapshot_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
+  fx_cost cost = adamw_cost(in, out, attr);
+  cost.bytes += 12 * (double)fx_type_numel(in[0]);
+  return cost;
+}
+
+static const fx_op g_adamw_snapshot = {
+    .name = "adamw_snapshot",
+    .min_in = 11,
+    .max_in = 11,
+    .num_out = 6,
+    .attr_bytes = sizeof(fx_adamw_attr),
+    .effects = FX_EFFECT_MUTATES,
+    .must_alias = {1, 3, 4, 9, 10, 11},
+    .infer = snapshot_infer,
+    .cost = snapshot_cost,
+    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
+};
+
+void fx_adamw(fx_graph *graph, const fx_adamw_values *v, const fx_value snapshot[3], fx_adamw_attr attr) {
+  fx_value in[FX_MAX_IN] = {v->param, v->grad, v->exp_avg, v->exp_avg_sq, v->lr, v->step, v->norm, v->factor};
+  for (int i = 0; snapshot && i < 3; i++) in[8 + i] = snapshot[i];
+  fx_graph_record(graph, snapshot ? &g_adamw_snapshot : &g_adamw, &attr, in, NULL);
 }

@@ -23,9 +23,13 @@ typedef struct fx_adamw_attr {
 
 /* AdamW (Loshchilov and Hutter, arXiv:1711.05101), the arithmetic of torch.optim.AdamW in fp32: param,
  * exp_avg, exp_avg_sq [n] are updated in place from factor * grad. lr [1] F32; step [1] int64, 1 for the
- * first update. */
-void fx_adamw(fx_graph *graph, fx_value param, fx_value grad, fx_value exp_avg, fx_value exp_avg_sq,
-              fx_value lr, fx_value step, fx_value norm, fx_value factor, fx_adamw_attr attr);
+ * first update. snapshot: NULL, or three buffers [n] that receive the updated param, exp_avg and exp_avg_sq
+ * in the same pass: a checkpoint's copy for 12 bytes of writing an element, while a copy of its own would
+ * read them again. */
+typedef struct fx_adamw_values {
+  fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor;
+} fx_adamw_values;
+void fx_adamw(fx_graph *graph, const fx_adamw_values *values, const fx_value snapshot[3], fx_adamw_attr attr);
 
 #ifdef __cplusplus
 }

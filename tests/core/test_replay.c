@@ -128,7 +128,7 @@ static void plan_cache_names_what_changed(void) {
   CHECK_INT(fx_plan_cache_hits(cache), 1);
   CHECK_INT(fx_plan_cache_misses(cache), 1);
   if (!fixture_prepare(&f, eval, 1)) return;
-  CHECK_STR(fx_stepper_miss_reason(f.stepper), "phase 0 -> 5");
+  CHECK_STR(fx_stepper_miss_reason(f.stepper), "phase 0 -> 6");
   /* another length */
   fx_mask_builder shorter = f.mask;
   shorter.T = 33;

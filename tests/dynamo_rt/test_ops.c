@@ -163,10 +163,18 @@ static void adamw_and_clip(void) {
   fx_value grad = fx_graph_persistent(FX_AT(g), "g", g_, type), factor;
   fx_value n = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.5}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", &norm, fx_type_1d(FX_F32, 1)), n);
-  fx_adamw(FX_AT(g), fx_graph_persistent(g, "p", p, type), grad, fx_graph_persistent(g, "m", m, type),
-           fx_graph_persistent(g, "v", v, type), fx_graph_persistent(g, "lr", &lr, fx_type_1d(FX_F32, 1)),
-           fx_graph_persistent(g, "step", &step, fx_type_1d(FX_I64, 1)), n, factor,
-           (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
+  fx_adamw_values values = {fx_graph_persistent(FX_AT(g), "p", p, type),
+                            grad,
+                            fx_graph_persistent(FX_AT(g), "m", m, type),
+                            fx_graph_persistent(FX_AT(g), "v", v, type),
+                            fx_graph_persistent(FX_AT(g), "lr", &lr, fx_type_1d(FX_F32, 1)),
+                            fx_graph_persistent(FX_AT(g), "step", &step, fx_type_1d(FX_I64, 1)),
+                            n,
+                            factor};
+  float *copy[3] = {normals(N, 1, 0), normals(N, 1, 0), normals(N, 1, 0)};
+  fx_value snapshot[3];
+  for (int i = 0; i < 3; i++) snapshot[i] = fx_graph_persistent(FX_AT(g), "snapshot", copy[i], type);
+  fx_adamw(FX_AT(g), &values, snapshot, (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
   CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "update"}, device, &plan));
   CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
   CHECK_OK(fx_plan_bind(plan, arena));
@@ -186,13 +194,19 @@ static void adamw_and_clip(void) {
       dp[i] = dp[i] * (1 - (double)lr * 0.1) - (double)lr * mean / (root + 1e-6);
     }
   }
+  CHECK(memcmp(copy[0], p, N * sizeof(float)) == 0 && memcmp(copy[1], m, N * sizeof(float)) == 0 &&
+        memcmp(copy[2], v, N * sizeof(float)) == 0);
+  g_[7] = NAN; /* nothing is updated, but the snapshot is taken */
+  copy[0][5] = 1;
+  CHECK_OK(fx_plan_run(plan, 0));
+  CHECK(memcmp(copy[0], p, N * sizeof(float)) == 0);
   CHECK_MSG(fx_relative_l2(p, dp, N) < 2e-7, "weights differ by %.3g", fx_relative_l2(p, dp, N));
   CHECK_MSG(fx_relative_l2(m, dm, N) < 1e-6, "first moments differ by %.3g", fx_relative_l2(m, dm, N));
   CHECK_MSG(fx_relative_l2(v, dv, N) < 1e-6, "second moments differ by %.3g", fx_relative_l2(v, dv, N));
   fx_plan_destroy(plan);
   fx_device_destroy(device);
-  float *floats[] = {p, m, v, g_};
-  for (int i = 0; i < 4; i++) free(floats[i]);
+  float *floats[] = {p, m, v, g_, copy[0], copy[1], copy[2]};
+  for (int i = 0; i < 7; i++) free(floats[i]);
   free(dp);
   free(dm);
   free(dv);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
@@ -51,12 +52,20 @@ FX_ISA_CLONES static void adamw_block(float *p, const float *g, float *m, float 
   }
 }
 
+/* The block is still in the cache that wrote it. */
+static void copy_block(const fx_kernel_args *args, int64_t begin, int64_t n) {
+  for (int i = 0; i < 3; i++)
+    memcpy((float *)args->out[3 + i]->data + begin, (float *)args->out[i]->data + begin,
+           (size_t)n * sizeof(float));
+}
+
+/* A gradient that is not finite leaves parameters and moments as they were; a snapshot is taken all the same.
+ */
 fx_status fx_adamw_cpu(const fx_kernel_args *args) {
   const fx_adamw_attr *a = args->attr;
   const float *grad = args->in[1]->data;
   float *p = args->out[0]->data, *m = args->out[1]->data, *v = args->out[2]->data;
-  float norm = *(const float *)args->in[6]->data;
-  if (!isfinite(norm)) return FX_OK; /* a bad step leaves parameters and moments as they were */
+  bool update = isfinite(*(const float *)args->in[6]->data), snapshot = args->out[3] != NULL;
   double lr = (double)*(const float *)args->in[4]->data, step = (double)*(const int64_t *)args->in[5]->data;
   adamw_factors f = {.grad_factor = *(const float *)args->in[7]->data,
                      .decay = (float)(1.0 - lr * a->weight_decay),
@@ -67,7 +76,10 @@ fx_status fx_adamw_cpu(const fx_kernel_args *args) {
                      .eps = (float)a->eps};
   int64_t n = fx_type_numel(&args->in[0]->type);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
-  for (int64_t i = 0; i < n; i += BLOCK)
-    adamw_block(p + i, grad + i, m + i, v + i, fx_min_i64(BLOCK, n - i), &f);
+  for (int64_t i = 0; i < n; i += BLOCK) {
+    int64_t length = fx_min_i64(BLOCK, n - i);
+    if (update) adamw_block(p + i, grad + i, m + i, v + i, length, &f);
+    if (snapshot) copy_block(args, i, length);
+  }
   return FX_OK;
 }
