@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* flexion train CONFIG [key=value...]: one rank of a training job. */
 #include <getopt.h>
+#include <signal.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -76,6 +77,24 @@ static int parse(int argc, char **argv, arguments *out) {
   return -1;
 }
 
+/* TERM, INT and USR1 (which mpirun forwards) let the run finish its step and save; a second one ends it at
+ * once. */
+static volatile int g_stop; /* the signal */
+
+static void on_signal(int number) {
+  if (g_stop) signal(number, SIG_DFL);
+  g_stop = number;
+}
+
+static void catch_signals(void) {
+  static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) sigaction(numbers[i], &action, NULL);
+}
+
 static void print_json(const fx_train_report *r) {
   json_t *row = json_object();
   json_object_set_new(row, "steps", json_integer(r->steps));
@@ -99,6 +118,7 @@ int fx_cmd_train(int argc, char **argv) {
   if (code >= 0) return code;
   fx_control *control = NULL;
   fx_config *config = NULL;
+  const char *restart = getenv("FLEXION_RESTART"); /* set by launch/run.sh --restarts */
   fx_log log = {.stream = stderr, .level = FX_LOG_INFO, .rank = 0, .size = 1};
   fx_status status = fx_mpi_bootstrap(&argc, &argv, &control);
   if (status != FX_OK) {
@@ -107,20 +127,28 @@ int fx_cmd_train(int argc, char **argv) {
   }
   log.rank = control->rank;
   log.size = control->size;
+  catch_signals();
   /* Reading the configuration is agreed: all ranks leave together, one of them speaks. */
   status = fx_config_load(args.config, args.overrides, args.num_overrides, &config);
   if (status == FX_OK) status = fx_config_check_train(config);
   status = fx_control_agree_status(control, status, 60000);
-  bool agreed = status != FX_OK;
+  bool agreed = status != FX_OK, stopped = false;
   if (status == FX_OK) {
     log.level = config->runtime.log_level;
-    fx_job job = {.control = control, .log = &log, .trace_path = args.trace, .trace_step = args.trace_step};
+    fx_job job = {.control = control,
+                  .log = &log,
+                  .trace_path = args.trace,
+                  .trace_step = args.trace_step,
+                  .stop = &g_stop,
+                  .restarted = restart && atoi(restart) > 0};
     fx_train_report report;
     status = fx_train(config, &job, &report);
     agreed = report.agreed;
+    stopped = report.stopped;
     if (status == FX_OK && args.json && control->rank == 0) print_json(&report);
   }
   int rank = control->rank, exit_code = fx_status_exit_code(status);
+  if (stopped && status == FX_OK) exit_code = g_stop == SIGINT ? 130 : 143;
   if (status != FX_OK && (rank == 0 || !agreed))
     fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
   fx_config_destroy(config);

@@ -7,7 +7,7 @@ set -u
 
 usage() {
   cat <<'TEXT'
-usage: launch/run.sh [-np N] [--hostfile FILE] [MPIRUN_OPTION... --] COMMAND [ARGUMENT...]
+usage: launch/run.sh [-np N] [--hostfile FILE] [--restarts N] [MPIRUN_OPTION... --] COMMAND [ARGUMENT...]
 
 Starts N ranks (default 1) of `flexion COMMAND ARGUMENT...` under mpirun:
   launch/run.sh -np 2 train configs/shakespeare_char.yaml data.train=input.txt
@@ -15,6 +15,8 @@ Starts N ranks (default 1) of `flexion COMMAND ARGUMENT...` under mpirun:
 
   -np N            ranks
   --hostfile FILE  hosts and their slots, as mpirun reads them
+  --restarts N     when the job dies (a rank lost, or diverged), start it again from its last good checkpoint, at most
+                   N times; not after errors in arguments, configuration or data, nor after a signal
   --help           this text
 
 Ranks are not bound to cores. More ranks than cores are allowed on one host. The binary is $FLEXION_BIN, else
@@ -29,6 +31,7 @@ fail() {
 }
 
 ranks=1
+restarts=0
 options=()
 local_job=yes
 found=
@@ -49,6 +52,12 @@ while [ $# -gt 0 ]; do
       [ -r "$2" ] || fail "the hostfile $2 cannot be read"
       options+=(--hostfile "$2")
       local_job=no
+      shift 2
+      ;;
+    --restarts)
+      [ $# -ge 2 ] || fail "$1 takes how often the job may be started again"
+      [[ $2 =~ ^[0-9]{1,6}$ ]] || fail "$1 takes a number from 0, got \"$2\""
+      restarts=$2
       shift 2
       ;;
     -*)
@@ -104,15 +113,25 @@ trap 'forward 143' TERM
 trap 'forward 130' INT
 trap 'forward 129' HUP
 
-setsid mpirun "${options[@]}" "$binary" "$@" <&0 &
-job=$!
-if [ "$signal_code" -ne 0 ]; then kill -USR1 "$job" 2>/dev/null; fi
-wait "$job"
-status=$?
-# A trap ends `wait` early; the job is over when its process is gone.
-while kill -0 "$job" 2>/dev/null; do
+# One run of the job; its exit code in `status`. A trap ends `wait` early: the job is over when its process is gone.
+run_job() {
+  setsid mpirun "${options[@]}" "$binary" "$@" <&0 &
+  job=$!
+  if [ "$signal_code" -ne 0 ]; then kill -USR1 "$job" 2>/dev/null; fi
   wait "$job"
   status=$?
+  while kill -0 "$job" 2>/dev/null; do
+    wait "$job"
+    status=$?
+  done
+  job=
+}
+
+for ((attempt = 0; ; attempt++)); do
+  export FLEXION_RESTART=$attempt
+  run_job "$@"
+  if [ "$signal_code" -ne 0 ]; then exit "$signal_code"; fi
+  case $status in 0 | 2 | 3 | 130 | 143) exit "$status" ;; esac
+  [ "$attempt" -lt "$restarts" ] || exit "$status"
+  echo "run.sh: the job ended with code $status; restart $((attempt + 1)) of $restarts" >&2
 done
-if [ "$signal_code" -ne 0 ]; then exit "$signal_code"; fi
-exit $status

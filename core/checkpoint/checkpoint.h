@@ -64,6 +64,22 @@ fx_status fx_ckpt_save(fx_control *control, const char *dir, const fx_ckpt_state
                        const char *config_text, const fx_ckpt_region *regions, int64_t n, int replica_rank,
                        int replica_size, int keep, const fx_log *log, char **out_path);
 
+/* The same in three parts, so that the writing can overlap with training. begin (collective, quick) lays the
+ * files out; write (local, any thread, no HDF5 and no communication) puts this rank's pieces on disk; commit
+ * (collective, quick) makes the step complete, or removes it when any rank's write failed (`written`: this
+ * rank's outcome). Between begin and commit the regions' data must not change; the other arguments are
+ * copied. commit takes the writer, whatever comes out. */
+typedef struct fx_ckpt_writer fx_ckpt_writer;
+fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt_state *state,
+                             const char *config_text, const fx_ckpt_region *regions, int64_t n,
+                             int replica_rank, int replica_size, fx_ckpt_writer **out);
+fx_status fx_ckpt_save_write(fx_ckpt_writer *writer);
+fx_status fx_ckpt_save_commit(fx_ckpt_writer *writer, fx_status written, int keep, const fx_log *log,
+                              char **out_path);
+/* Instead of commit, after an error elsewhere: local, frees the writer; step_N.tmp stays for the next save to
+ * replace. */
+void fx_ckpt_save_abandon(fx_ckpt_writer *writer);
+
 /* The step to load: the path itself when it is a step, else the one that `latest` names, else the highest
  * complete one. Unfinished (.tmp) and rejected (.bad) ones are ignored. *step_path: malloc'ed, NULL when
  * there is none, which is FX_OK; also when the directory does not exist. */

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving one step. The ranks walk through it together, and after each stage that can fail they agree on its
- * outcome, so that all leave with the same sentence:
+/* Saving one step, in three calls (fx_ckpt_save makes all of them): begin and commit are collective, write is
+ * local and may run on a thread of its own while training goes on. After each collective stage that can fail
+ * the ranks agree on its outcome, so that all leave with the same sentence:
  *
+ * begin
  *   prepare   every rank decides what it writes; rank 0 makes an empty step_N.tmp/
  *   describe  the descriptions are gathered; rank 0 checks that they cover every tensor once
  *   lay out   the first rank of each shard creates it with HDF5, closes it, and tells where the pieces go
- *   write     every rank writes its pieces there and syncs
+ * write       every rank writes its pieces there and syncs
+ * commit
  *   finish    hashes go to rank 0, which writes index.h5 and the manifest and renames the directory
  *
  * Nothing is a checkpoint before the last rename, and no file is changed after it. */
@@ -36,19 +39,22 @@ typedef struct wire_piece {
   int64_t dim[FX_CKPT_DIMS], start[FX_CKPT_DIMS], count[FX_CKPT_DIMS];
 } wire_piece;
 
-typedef struct save_job {
+struct fx_ckpt_writer {
   fx_control *control; /* NULL: alone */
   int rank, size;
-  const char *dir;
-  char *tmp; /* dir/step_N.tmp */
-  const fx_ckpt_state *state;
-  const char *config_text;
+  char *dir, *path, *tmp; /* dir/step_N, dir/step_N.tmp */
+  fx_ckpt_state state;
+  char *config_text;
+  fx_ckpt_region *regions; /* the pieces point into them */
+  int64_t *offsets;        /* of all pieces, rank after rank */
+  int64_t begin_ns;
   fx_ckpt_piece *pieces;
   int64_t n;
   char *wires;          /* all ranks': a wire_head and its wire_pieces each */
   int64_t *wires_at;    /* [size + 1] */
   fx_manifest manifest; /* rank 0's; a fragment's offset is the piece's number until it is known */
-} save_job;
+};
+typedef fx_ckpt_writer save_job;
 
 /* ---- together ---- */
 
@@ -105,11 +111,6 @@ static fx_status check_state(const fx_ckpt_state *s) {
 
 static fx_status prepare(save_job *job, const fx_ckpt_region *regions, int64_t n, int replica_rank,
                          int replica_size) {
-  char name[FX_CKPT_NAME_BYTES];
-  FX_TRY(check_state(job->state));
-  fx_steps_name(job->state->step, name);
-  job->tmp = fx_strfmt("%s/%s.tmp", job->dir, name);
-  if (!job->tmp) return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
   FX_TRY(fx_ckpt_share(regions, n, replica_rank, replica_size, &job->pieces, &job->n));
   if (job->rank != 0) return FX_OK;
   if (!fx_files_remove_tree(job->tmp))
@@ -130,7 +131,7 @@ static void describe_piece(const fx_ckpt_piece *piece, wire_piece *wire) {
 }
 
 static fx_status describe(save_job *job) {
-  const wire_head head = {job->state->step, job->n};
+  const wire_head head = {job->state.step, job->n};
   const int64_t bytes = (int64_t)sizeof head + job->n * (int64_t)sizeof(wire_piece);
   char *mine = NULL;
   fx_status status = agree(job, fx_calloc(&mine, (size_t)bytes, 1));
@@ -153,9 +154,9 @@ static fx_status collect(save_job *job) {
   int64_t number = 0;
   for (int rank = 0; rank < job->size; rank++) {
     wire_head head = head_of(job, rank);
-    if (head.step != job->state->step)
+    if (head.step != job->state.step)
       return fx_error(FX_ERR_DIVERGED, "rank %d saves step %" PRId64 " while rank 0 saves step %" PRId64,
-                      rank, head.step, job->state->step);
+                      rank, head.step, job->state.step);
     for (int64_t i = 0; i < head.pieces; i++, number++) {
       wire_piece wire = wire_of(job, rank, i);
       fx_manifest_fragment fragment = {.shard = shard_of(job, rank), .offset = number};
@@ -374,7 +375,7 @@ static fx_status finish(save_job *job, const int64_t *offsets, const fx_hash128 
     m->fragments[i].offset = offsets[number];
     m->fragments[i].hash = hashes[number];
   }
-  m->state = *job->state;
+  m->state = job->state;
   m->config = fx_strdup(job->config_text);
   m->code_version = fx_strdup(FX_VERSION);
   if (!m->config || !m->code_version) return fx_error(FX_ERR_MEMORY, "out of host memory for the manifest");
@@ -383,70 +384,132 @@ static fx_status finish(save_job *job, const int64_t *offsets, const fx_hash128 
   FX_TRY_GOTO(write_beside(job, "index.h5", image, image_bytes), free_texts);
   FX_TRY_GOTO(fx_manifest_print(m, &text, &text_bytes), free_texts);
   FX_TRY_GOTO(write_beside(job, "manifest.json", text, text_bytes), free_texts);
-  FX_TRY_GOTO(fx_steps_publish(job->dir, job->state->step), free_texts);
+  FX_TRY_GOTO(fx_steps_publish(job->dir, job->state.step), free_texts);
 free_texts:
   free(image);
   free(text);
   return status;
 }
 
-static fx_status run(save_job *job, const fx_ckpt_region *regions, int64_t n, int replica_rank,
-                     int replica_size) {
-  int64_t *offsets = NULL;
-  fx_hash128 *hashes = NULL;
-  FX_TRY(agree(job, prepare(job, regions, n, replica_rank, replica_size)));
-  fx_status status = describe(job);
-  if (status == FX_OK) status = agree(job, job->rank == 0 ? collect(job) : FX_OK);
-  if (status == FX_OK) status = place(job, &offsets);
-  if (status == FX_OK) status = agree(job, write_pieces(job));
-  if (status == FX_OK) status = gather_hashes(job, &hashes);
-  if (status == FX_OK) status = agree(job, job->rank == 0 ? finish(job, offsets, hashes) : FX_OK);
-  free(offsets);
-  free(hashes);
-  return status;
-}
+/* ---- the public functions ---- */
 
-/* ---- the public function ---- */
-
-static double now(void) {
+static int64_t now_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void report(const save_job *job, const char *path, double seconds, const fx_log *log) {
+static void destroy(save_job *job) {
+  fx_manifest_fini(&job->manifest);
+  free(job->wires);
+  free(job->wires_at);
+  free(job->pieces);
+  free(job->offsets);
+  free(job->regions);
+  free(job->config_text);
+  free(job->dir);
+  free(job->path);
+  free(job->tmp);
+  free(job);
+}
+
+/* Copies of what the caller passed: the writer outlives the call. */
+static fx_status own(save_job *job, const char *dir, const fx_ckpt_state *state, const char *config_text,
+                     const fx_ckpt_region *regions, int64_t n) {
+  char name[FX_CKPT_NAME_BYTES];
+  job->state = *state;
+  FX_TRY(check_state(state));
+  fx_steps_name(state->step, name);
+  job->dir = fx_strdup(dir);
+  job->path = fx_strfmt("%s/%s", dir, name);
+  job->tmp = fx_strfmt("%s/%s.tmp", dir, name);
+  job->config_text = fx_strdup(config_text);
+  FX_TRY(fx_calloc(&job->regions, (size_t)n, sizeof *job->regions));
+  if (n > 0) memcpy(job->regions, regions, (size_t)n * sizeof *regions);
+  if (!job->dir || !job->path || !job->tmp || !job->config_text)
+    return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
+  return FX_OK;
+}
+
+static fx_status begin(save_job *job, int64_t n, int replica_rank, int replica_size) {
+  FX_TRY(agree(job, prepare(job, job->regions, n, replica_rank, replica_size)));
+  FX_TRY(describe(job));
+  FX_TRY(agree(job, job->rank == 0 ? collect(job) : FX_OK));
+  return place(job, &job->offsets);
+}
+
+static void give_up(save_job *job) {
+  if (job->rank == 0 && job->tmp) fx_files_remove_tree(job->tmp);
+  destroy(job);
+}
+
+fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt_state *state,
+                             const char *config_text, const fx_ckpt_region *regions, int64_t n,
+                             int replica_rank, int replica_size, fx_ckpt_writer **out) {
+  save_job alone = {.control = control, .size = 1}, *job = NULL;
+  fx_status status = agree(&alone, fx_calloc(&job, 1, sizeof *job));
+  if (status != FX_OK) {
+    free(job);
+    return status;
+  }
+  job->control = control;
+  job->rank = control ? control->rank : 0;
+  job->size = control ? control->size : 1;
+  job->begin_ns = now_ns();
+  status = agree(job, own(job, dir, state, config_text, regions, n));
+  if (status == FX_OK) status = begin(job, n, replica_rank, replica_size);
+  if (status != FX_OK) {
+    give_up(job);
+    return status;
+  }
+  *out = job;
+  return FX_OK;
+}
+
+fx_status fx_ckpt_save_write(fx_ckpt_writer *writer) {
+  return write_pieces(writer);
+}
+
+void fx_ckpt_save_abandon(fx_ckpt_writer *writer) {
+  if (writer) destroy(writer);
+}
+
+static void report(const save_job *job, const fx_log *log) {
   int64_t bytes = 0;
+  double seconds = (double)(now_ns() - job->begin_ns) / 1e9;
   for (int64_t i = 0; i < job->manifest.n_fragments; i++) bytes += job->manifest.fragments[i].bytes;
-  fx_info(log, "saved %s: %" PRId64 " tensors, %.1f MiB in %.2f s", path, job->manifest.n_tensors,
+  fx_info(log, "saved %s: %" PRId64 " tensors, %.1f MiB in %.2f s", job->path, job->manifest.n_tensors,
           (double)bytes / 1048576.0, seconds);
+}
+
+fx_status fx_ckpt_save_commit(fx_ckpt_writer *job, fx_status written, int keep, const fx_log *log,
+                              char **out_path) {
+  fx_hash128 *hashes = NULL;
+  fx_status status = agree(job, written);
+  if (status == FX_OK) status = gather_hashes(job, &hashes);
+  if (status == FX_OK) status = agree(job, job->rank == 0 ? finish(job, job->offsets, hashes) : FX_OK);
+  free(hashes);
+  if (status != FX_OK) {
+    give_up(job);
+    return status;
+  }
+  if (job->rank == 0) {
+    report(job, log);
+    fx_steps_prune(job->dir, job->state.step, keep, log);
+  }
+  if (out_path) {
+    *out_path = job->path;
+    job->path = NULL;
+  }
+  destroy(job);
+  return FX_OK;
 }
 
 fx_status fx_ckpt_save(fx_control *control, const char *dir, const fx_ckpt_state *state,
                        const char *config_text, const fx_ckpt_region *regions, int64_t n, int replica_rank,
                        int replica_size, int keep, const fx_log *log, char **out_path) {
-  const double begin = now();
-  char name[FX_CKPT_NAME_BYTES];
-  save_job job = {.control = control,
-                  .rank = control ? control->rank : 0,
-                  .size = control ? control->size : 1,
-                  .dir = dir,
-                  .state = state,
-                  .config_text = config_text};
-  fx_steps_name(state->step, name);
-  char *path = fx_strfmt("%s/%s", dir, name);
-  fx_status status = agree(&job, path ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory for a path"));
-  if (status == FX_OK) status = run(&job, regions, n, replica_rank, replica_size);
-  if (job.rank == 0 && status == FX_OK) {
-    report(&job, path, now() - begin, log);
-    fx_steps_prune(dir, state->step, keep, log);
-  }
-  if (job.rank == 0 && status != FX_OK && job.tmp) fx_files_remove_tree(job.tmp);
-  fx_manifest_fini(&job.manifest);
-  free(job.wires);
-  free(job.wires_at);
-  free(job.pieces);
-  free(job.tmp);
-  if (status != FX_OK || !out_path) free(path);
-  if (status == FX_OK && out_path) *out_path = path;
-  return status;
+  fx_ckpt_writer *writer = NULL;
+  FX_TRY(
+      fx_ckpt_save_begin(control, dir, state, config_text, regions, n, replica_rank, replica_size, &writer));
+  return fx_ckpt_save_commit(writer, fx_ckpt_save_write(writer), keep, log, out_path);
 }

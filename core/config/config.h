@@ -150,6 +150,7 @@ typedef struct fx_config_checkpoint {
   char *dir;
   int64_t interval; /* 0 = only at the end */
   int64_t keep;     /* 0 = all */
+  bool async;       /* steps of `interval` are written beside training */
   char *resume;     /* "auto", "none" or a path */
 } fx_config_checkpoint;
 

@@ -94,6 +94,7 @@ const fx_key fx_schema[] = {
   {STRING(checkpoint, dir), "runs/default", LENGTH(1), HELP("where steps and metrics.jsonl go")},
   {INT(checkpoint, interval), "500", RANGE(0, any_count), HELP("steps between checkpoints; 0: only at the end")},
   {INT(checkpoint, keep), "0", RANGE(0, MILLION), HELP("newest checkpoints kept; 0: all")},
+  {BOOL(checkpoint, async), "true", HELP("write checkpoints beside training: 12 bytes a parameter more memory")},
   {STRING(checkpoint, resume), "auto", LENGTH(1), HELP("auto: the latest in dir, if any; none; or a path")},
 
   {ENUM(runtime, device), "auto", VALUES("auto|cpu|cuda"), HELP("where the model runs")},

@@ -4,6 +4,10 @@
 #ifndef FX_CORE_TRAIN_STATE_H
 #define FX_CORE_TRAIN_STATE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/checkpoint/checkpoint.h"
 #include "core/train/metrics.h"
 #include "core/train/pipeline.h"
 #include "core/train/step.h"
@@ -11,6 +15,25 @@
 #include "parallel/topology.h"
 
 enum { FX_CONTROL_TIMEOUT_MS = 120000 }; /* a rank that says nothing for this long is taken for dead */
+
+/* Weights and moments of this rank as regions of a checkpoint. */
+typedef struct fx_region_list {
+  fx_ckpt_region *region;
+  char (*path)[FX_CKPT_PATH_BYTES];
+  int64_t count;
+} fx_region_list;
+
+/* The save in flight, if any. */
+typedef struct fx_saver {
+  fx_ckpt_writer *writer; /* NULL: none */
+  fx_region_list regions;
+  char *config_text;
+  int64_t step;
+  pthread_t thread;
+  atomic_bool done; /* the thread has written, with this outcome: */
+  fx_status written;
+  char text[2048];
+} fx_saver;
 
 typedef struct fx_trainer {
   const fx_config *config;
@@ -27,6 +50,10 @@ typedef struct fx_trainer {
   fx_trace *trace;
   int64_t consumed_samples, optimizer_step, skipped; /* with the weights: the state of training */
   int64_t bad_in_a_row;
+  float *snapshot; /* [3 * numel], or NULL when nothing is saved beside training */
+  fx_saver saver;
+  char *resumed_from; /* path of the step that this run started from, or NULL */
+  bool saved_since_start, stopped;
   double tokens, seconds, last_loss, last_valid_loss;
 } fx_trainer;
 
@@ -40,7 +67,18 @@ fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, ch
 
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);
-/* resume.c: writes a step. Collective. */
+
+/* save.c. regions: of the live state, or of a snapshot. save, start and finish are collective: the same calls
+ * in the same steps on every rank. save: writes the present state and returns when it is a checkpoint. start:
+ * after an update_snapshot, begins a save beside training. written: this rank's part is on disk. finish:
+ * waits for the save in flight and completes it. abandon: local; waits for the thread and drops the save
+ * (after an error elsewhere). */
+fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_list *list);
+void fx_regions_fini(fx_region_list *list);
 fx_status fx_trainer_save(fx_trainer *run);
+fx_status fx_trainer_save_start(fx_trainer *run);
+bool fx_trainer_save_written(const fx_trainer *run);
+fx_status fx_trainer_save_finish(fx_trainer *run);
+void fx_trainer_save_abandon(fx_trainer *run);
 
 #endif

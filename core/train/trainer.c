@@ -5,6 +5,7 @@
 #include "core/train/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "parallel/agree.h"
 
 enum { BAD_STEPS_LIMIT = 10, SLOTS = 2 };
+enum { FLAG_STOP, FLAG_WRITTEN }; /* the flags of a step, see fx_step_results */
 
 /* ---- control channel through the service thread ---- */
 
@@ -77,6 +79,11 @@ static fx_status create_device(fx_trainer *run) {
   return fx_device_create_cpu(threads == FX_CONFIG_AUTO ? automatic : threads, "auto", &run->device);
 }
 
+static bool saves_beside(const fx_trainer *run) {
+  const fx_config_checkpoint *c = &run->config->checkpoint;
+  return c->async && c->interval > 0 && c->interval < run->config->train.iters;
+}
+
 static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
@@ -86,6 +93,11 @@ static fx_status create_stepper(fx_trainer *run) {
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, B, T, &mask, sizes.runs, sizes.runs_backward));
   FX_TRY(fx_inputs_allocate(run->inputs));
+  if (saves_beside(run)) {
+    size_t bytes = 3 * (size_t)run->model->params.numel * sizeof(float);
+    FX_TRY(fx_alloc_aligned(&run->snapshot, bytes));
+    memset(run->snapshot, 0, bytes); /* touched now: nothing grows later */
+  }
   fx_step_config step = {.model = run->model,
                          .B = B,
                          .T = T,
@@ -97,6 +109,7 @@ static fx_status create_stepper(fx_trainer *run) {
                          .device = run->device,
                          .mode =
                              config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY,
+                         .snapshot = run->snapshot,
                          .log = run->job->log};
   return fx_stepper_create(&step, &run->stepper);
 }
@@ -121,6 +134,7 @@ static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT])
     phases[count++] = FX_PHASE_MICRO_LAST;
   }
   phases[count++] = FX_PHASE_UPDATE;
+  if (run->snapshot) phases[count++] = FX_PHASE_UPDATE_SNAPSHOT;
   if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;
   return count;
 }
@@ -211,6 +225,19 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
 
 /* ---- the loop ---- */
 
+/* The step that is about to be done will be saved beside training (the last one is saved at once). A skipped
+ * step counts as an iteration too, so the number is known before the gradient is. */
+static bool snapshots(const fx_trainer *run) {
+  int64_t step = fx_trainer_iteration(run) + 1, interval = run->config->checkpoint.interval;
+  return run->snapshot && step % interval == 0 && step < run->config->train.iters;
+}
+
+/* What this rank tells the others with the loss of this step. */
+static void set_flags(const fx_trainer *run, float flags[FX_STEP_FLAGS]) {
+  flags[FLAG_STOP] = run->job->stop && *run->job->stop ? 1.0f : 0.0f;
+  flags[FLAG_WRITTEN] = fx_trainer_save_written(run) ? 1.0f : 0.0f;
+}
+
 static fx_status run_step(fx_trainer *run, double lr) {
   int64_t micros = micro_steps(run), valid = 0;
   for (int64_t m = 0; m < micros; m++) {
@@ -219,6 +246,7 @@ static fx_status run_step(fx_trainer *run, double lr) {
     *(float *)fx_inputs_data(run->inputs, slot, "lr") = (float)lr;
     *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_trainer_iteration(run);
     *(int64_t *)fx_inputs_data(run->inputs, slot, "optimizer_step") = run->optimizer_step + 1;
+    set_flags(run, fx_inputs_data(run->inputs, slot, "flags"));
     fx_phase phase = micros == 1       ? FX_PHASE_MICRO_ONLY
                      : m == 0          ? FX_PHASE_MICRO_FIRST
                      : m == micros - 1 ? FX_PHASE_MICRO_LAST
@@ -230,7 +258,10 @@ static fx_status run_step(fx_trainer *run, double lr) {
                          &run->model->params};
     run->job->on_gradients(run->job->ctx, &view);
   }
-  FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_UPDATE, (int)((micros - 1) % SLOTS)));
+  /* The snapshot is about to be overwritten: what is still being written of it comes first. */
+  if (snapshots(run)) FX_TRY(fx_trainer_save_finish(run));
+  fx_phase update = snapshots(run) ? FX_PHASE_UPDATE_SNAPSHOT : FX_PHASE_UPDATE;
+  FX_TRY(fx_stepper_run(run->stepper, update, (int)((micros - 1) % SLOTS)));
   run->consumed_samples += run->config->train.global_batch_size;
   run->last_loss = (double)*fx_stepper_results(run->stepper)->loss;
   if (isfinite(*fx_stepper_results(run->stepper)->grad_norm)) {
@@ -300,19 +331,24 @@ static void set_trace(fx_trainer *run, fx_trace *trace) {
       fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
 }
 
-/* Evaluation, trace and checkpoint after a step. */
-static fx_status after_step(fx_trainer *run) {
+/* Evaluation and checkpoint after a step; *stop: the run ends here. */
+static fx_status after_step(fx_trainer *run, bool *stop) {
   const fx_config *config = run->config;
-  int64_t step = fx_trainer_iteration(run);
-  bool last = step >= config->train.iters;
+  const float *flags = fx_stepper_results(run->stepper)->flags;
+  int64_t step = fx_trainer_iteration(run), interval = config->checkpoint.interval;
+  bool last = step >= config->train.iters, due = interval > 0 && step % interval == 0;
+  bool everybody_wrote = (int)flags[FLAG_WRITTEN] == run->job->control->size;
+  *stop = last || flags[FLAG_STOP] > 0;
+  if (run->saver.writer && (everybody_wrote || *stop)) FX_TRY(fx_trainer_save_finish(run));
+  if (due && !last && run->snapshot) FX_TRY(fx_trainer_save_start(run));
   if (evaluates(run) && (last || step % config->train.eval_interval == 0)) {
     int64_t targets = 0;
     FX_TRY(evaluate(run, &run->last_valid_loss, &targets));
     if (run->metrics) FX_TRY(fx_metrics_valid(run->metrics, step, run->last_valid_loss, targets));
   }
-  if (last || (config->checkpoint.interval > 0 && step % config->checkpoint.interval == 0))
-    FX_TRY(fx_trainer_save(run));
-  return FX_OK;
+  if (*stop && run->saver.writer)
+    return fx_trainer_save_finish(run); /* this very step is the one in flight */
+  return *stop || (due && !run->snapshot) ? fx_trainer_save(run) : FX_OK;
 }
 
 static fx_status save_trace(fx_trainer *run) {
@@ -332,7 +368,8 @@ static fx_status loop(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   double tokens = (double)(train->global_batch_size * train->seq_length), seconds = 0;
   int64_t steps = 0, done = 0;
-  while (fx_trainer_iteration(run) < train->iters) {
+  bool stop = fx_trainer_iteration(run) >= train->iters;
+  while (!stop) {
     double lr = fx_learning_rate(run->config, fx_trainer_iteration(run));
     bool traced = run->trace && done + 1 == run->job->trace_step;
     if (traced) set_trace(run, run->trace);
@@ -352,12 +389,33 @@ static fx_status loop(fx_trainer *run) {
       steps = 0;
       seconds = 0;
     }
-    FX_TRY(after_step(run));
+    FX_TRY(after_step(run, &stop));
   }
+  run->stopped = fx_trainer_iteration(run) < train->iters;
+  if (run->stopped && run->job->control->rank == 0)
+    fx_info(run->job->log,
+            "stopped by a signal after step %lld; the step is saved, the same command goes on from it",
+            (long long)fx_trainer_iteration(run));
   return FX_OK;
 }
 
+/* A restarted run that diverges before it saves anything would do so for ever: its checkpoint is put aside.
+ */
+static void discredit_checkpoint(const fx_trainer *run) {
+  if (!run->job->restarted || !run->resumed_from || run->saved_since_start || run->job->control->rank != 0)
+    return;
+  char *bad = fx_strfmt("%s.bad", run->resumed_from);
+  if (bad && rename(run->resumed_from, bad) == 0)
+    fx_warn(run->job->log,
+            "%s led to a gradient that is not finite; it is now %s, a restart takes the one before",
+            run->resumed_from, bad);
+  free(bad);
+}
+
 static void destroy(fx_trainer *run) {
+  fx_trainer_save_abandon(run);
+  free(run->snapshot);
+  free(run->resumed_from);
   fx_metrics_close(run->metrics);
   fx_pipeline_destroy(run->pipeline);
   fx_stepper_destroy(run->stepper);
@@ -376,6 +434,7 @@ fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *
   if (status == FX_OK) {
     status = loop(&run);
     report->agreed = status == FX_ERR_DIVERGED;
+    if (status == FX_ERR_DIVERGED) discredit_checkpoint(&run);
   }
   if (run.stepper) {
     report->arena_bytes = (int64_t)fx_stepper_arena_bytes(run.stepper);
@@ -384,6 +443,7 @@ fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *
   report->loss = run.last_loss;
   report->steps = fx_trainer_iteration(&run);
   report->skipped = run.skipped;
+  report->stopped = run.stopped;
   report->consumed_samples = run.consumed_samples;
   report->valid_loss = run.last_valid_loss;
   report->tokens_per_s = run.seconds > 0 ? run.tokens / run.seconds : 0;

@@ -25,12 +25,17 @@ typedef struct fx_job {
   const fx_log *log;
   const char *trace_path; /* NULL, or a Chrome trace of one step: "%d" in it becomes the rank */
   int64_t trace_step;     /* which step, counted from 1 */
+  const volatile int
+      *stop;      /* NULL, or a flag that a signal handler sets: all ranks finish the step, save and return */
+  bool restarted; /* a run that died before goes on: a NaN without a save in between discredits its checkpoint
+                   */
   void (*on_gradients)(void *ctx, const fx_step_view *view); /* NULL, or called on every rank at every step */
   void *ctx;
 } fx_job;
 
 typedef struct fx_train_report {
   int64_t steps, skipped, consumed_samples;
+  bool stopped;        /* by job->stop, after a save */
   double loss;         /* of the last step */
   double valid_loss;   /* of the last evaluation; NaN without one */
   double tokens_per_s; /* over all steps of this process but the first */

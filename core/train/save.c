@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the state of a run to checkpoints, at once or beside training.
+ *
+ * Beside training: the update of the step to be saved copies the new state into the snapshot (phase
+ * update_snapshot); the files are laid out; a writer thread of low priority puts the snapshot on disk while
+ * training goes on. That a rank has written its part travels as a flag of the step, summed over ranks, so
+ * that all learn in the same step that everybody is done, and commit together. One save is in flight at a
+ * time. HDF5 and MPI calls stay on the service thread; the writer thread makes neither. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "core/train/state.h"
+#include "dynamo_rt/base/memory.h"
+
+enum { WRITER_NICE = 10 };
+
+/* ---- regions ---- */
+
+void fx_regions_fini(fx_region_list *list) {
+  free(list->region);
+  free(list->path);
+  memset(list, 0, sizeof *list);
+}
+
+fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_list *list) {
+  const fx_params *params = &run->model->params;
+  const struct {
+    const char *prefix;
+    float *flat;
+  } parts[] = {{"/model/", snapshot ? snapshot : params->weight},
+               {"/optimizer/exp_avg/", snapshot ? snapshot + params->numel : params->exp_avg},
+               {"/optimizer/exp_avg_sq/", snapshot ? snapshot + 2 * params->numel : params->exp_avg_sq}};
+  memset(list, 0, sizeof *list);
+  size_t capacity = 3 * (size_t)params->num_params;
+  FX_TRY(fx_calloc(&list->region, capacity, sizeof *list->region));
+  FX_TRY(fx_calloc(&list->path, capacity, sizeof *list->path));
+  for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
+    for (int64_t i = 0; i < params->num_params; i++) {
+      const fx_param *p = &params->param[i];
+      fx_ckpt_region *region = &list->region[list->count];
+      snprintf(list->path[list->count], FX_CKPT_PATH_BYTES, "%s%s", parts[k].prefix, p->name);
+      *region = (fx_ckpt_region){.path = list->path[list->count], .dtype = FX_F32, .ndim = p->ndim};
+      for (int d = 0; d < p->ndim; d++) {
+        region->dim[d] = p->dim[d];
+        region->start[d] = p->start[d];
+        region->count[d] = p->count[d];
+      }
+      region->data = fx_param_data(params, p, parts[k].flat);
+      list->count++;
+    }
+  return FX_OK;
+}
+
+/* ---- the parts of a save ---- */
+
+static fx_status run_begin(void *arg, void *stream) {
+  fx_trainer *run = arg;
+  fx_saver *saver = &run->saver;
+  (void)stream;
+  fx_ckpt_state state = {.step = fx_trainer_iteration(run),
+                         .consumed_samples = run->consumed_samples,
+                         .optimizer_step = run->optimizer_step,
+                         .skipped = run->skipped,
+                         .loss_scale = 1.0};
+  return fx_ckpt_save_begin(run->job->control, run->config->checkpoint.dir, &state, saver->config_text,
+                            saver->regions.region, saver->regions.count, run->topology->dp_rank,
+                            run->topology->dp, &saver->writer);
+}
+
+static fx_status begin(fx_trainer *run, float *snapshot) {
+  fx_saver *saver = &run->saver;
+  saver->step = fx_trainer_iteration(run);
+  saver->config_text = fx_config_print(run->config);
+  fx_status status = saver->config_text ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory");
+  if (status == FX_OK) status = fx_trainer_regions(run, snapshot, &saver->regions);
+  if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_begin, run);
+  free(saver->config_text);
+  saver->config_text = NULL;
+  if (status != FX_OK) fx_regions_fini(&saver->regions);
+  return status;
+}
+
+static fx_status run_commit(void *arg, void *stream) {
+  fx_trainer *run = arg;
+  fx_saver *saver = &run->saver;
+  (void)stream;
+  if (saver->written != FX_OK) fx_error(saver->written, "%s", saver->text); /* this thread's record */
+  const fx_log *log = run->job->control->rank == 0 ? run->job->log : NULL;
+  return fx_ckpt_save_commit(saver->writer, saver->written, (int)run->config->checkpoint.keep, log, NULL);
+}
+
+static fx_status commit(fx_trainer *run) {
+  fx_status status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_commit, run);
+  fx_regions_fini(&run->saver.regions);
+  run->saver.writer = NULL;
+  if (status == FX_OK) run->saved_since_start = true;
+  return status;
+}
+
+static void write_now(fx_saver *saver) {
+  saver->written = fx_ckpt_save_write(saver->writer);
+  if (saver->written != FX_OK) strncpy(saver->text, fx_error_text(), sizeof saver->text - 1);
+  atomic_store(&saver->done, true);
+}
+
+static void *writer_main(void *arg) {
+  setpriority(PRIO_PROCESS, 0, WRITER_NICE); /* on Linux: of this thread; training goes first */
+  write_now(arg);
+  return NULL;
+}
+
+/* ---- what the loop calls ---- */
+
+fx_status fx_trainer_save_finish(fx_trainer *run) {
+  if (!run->saver.writer) return FX_OK;
+  pthread_join(run->saver.thread, NULL);
+  return commit(run);
+}
+
+fx_status fx_trainer_save_start(fx_trainer *run) {
+  FX_TRY(fx_trainer_save_finish(run));
+  FX_TRY(begin(run, run->snapshot));
+  atomic_store(&run->saver.done, false);
+  if (pthread_create(&run->saver.thread, NULL, writer_main, &run->saver) == 0) return FX_OK;
+  write_now(&run->saver); /* no thread to be had: slower, but saved */
+  return commit(run);
+}
+
+bool fx_trainer_save_written(const fx_trainer *run) {
+  return run->saver.writer && atomic_load(&run->saver.done);
+}
+
+fx_status fx_trainer_save(fx_trainer *run) {
+  FX_TRY(fx_trainer_save_finish(run));
+  FX_TRY(begin(run, NULL));
+  write_now(&run->saver);
+  return commit(run);
+}
+
+void fx_trainer_save_abandon(fx_trainer *run) {
+  if (!run->saver.writer) return;
+  pthread_join(run->saver.thread, NULL);
+  fx_ckpt_save_abandon(run->saver.writer);
+  fx_regions_fini(&run->saver.regions);
+  run->saver.writer = NULL;
+}
