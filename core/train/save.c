@@ -102,7 +102,7 @@ static fx_status commit(fx_trainer *run) {
 static void write_now(fx_saver *saver) {
   saver->written = fx_ckpt_save_write(saver->writer);
   if (saver->written != FX_OK) strncpy(saver->text, fx_error_text(), sizeof saver->text - 1);
-  atomic_store(&saver->done, true);
+  __atomic_store_n(&saver->done, true, __ATOMIC_RELEASE);
 }
 
 static void *writer_main(void *arg) {
@@ -122,14 +122,14 @@ fx_status fx_trainer_save_finish(fx_trainer *run) {
 fx_status fx_trainer_save_start(fx_trainer *run) {
   FX_TRY(fx_trainer_save_finish(run));
   FX_TRY(begin(run, run->snapshot));
-  atomic_store(&run->saver.done, false);
+  __atomic_store_n(&run->saver.done, false, __ATOMIC_RELEASE);
   if (pthread_create(&run->saver.thread, NULL, writer_main, &run->saver) == 0) return FX_OK;
   write_now(&run->saver); /* no thread to be had: slower, but saved */
   return commit(run);
 }
 
 bool fx_trainer_save_written(const fx_trainer *run) {
-  return run->saver.writer && atomic_load(&run->saver.done);
+  return run->saver.writer && __atomic_load_n(&run->saver.done, __ATOMIC_ACQUIRE);
 }
 
 fx_status fx_trainer_save(fx_trainer *run) {

@@ -5,7 +5,6 @@
 #define FX_CORE_TRAIN_STATE_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/train/metrics.h"
@@ -30,7 +29,7 @@ typedef struct fx_saver {
   char *config_text;
   int64_t step;
   pthread_t thread;
-  atomic_bool done; /* the thread has written, with this outcome: */
+  bool done; /* accessed atomically: the thread has written, with this outcome: */
   fx_status written;
   char text[2048];
 } fx_saver;
