@@ -377,7 +377,7 @@ static void crashes(void) {
 /* ---- files are damaged ---- */
 
 static size_t roll(uint64_t seed, uint64_t n, size_t below) {
-  return fx_philox_at(seed, 0xDA3A6Eu, n, 0).word[0] % below;
+  return fx_philox_at(seed, 0xDA3A6Eu, n, 0).word[0] % (below ? below : 1);
 }
 
 static void damage(const char *path, uint64_t seed) {

@@ -17,13 +17,11 @@ typedef struct text {
 
 static text g_seeds[MAX_SEEDS];
 static int g_count;
-static volatile long long g_now;
+static char g_place[64]; /* of the input that is running, ready for the signal handler */
 
 static void tell(int number) {
-  char line[96];
-  int n = snprintf(line, sizeof line, "signal %d at iteration %lld\n", number, g_now);
-  if (write(2, line, (size_t)n) < 0) _exit(2);
-  _exit(1);
+  (void)number;
+  _exit(write(2, g_place, strlen(g_place)) < 0 ? 2 : 1);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b) {
@@ -132,18 +130,21 @@ int main(int argc, char **argv) {
   char dir[] = "/tmp/flexion-fuzz-XXXXXX", command[64];
   long long iterations = argc > 2 ? strtoll(argv[2], NULL, 10) : 0,
             first = argc > 3 ? strtoll(argv[3], NULL, 10) : 0;
-  text t = {calloc(1, MAX_BYTES), 0};
-  if (argc < 3 || !mkdtemp(dir) || !t.data) return 2;
+  if (argc < 3 || !mkdtemp(dir)) return 2;
   setenv("FX_FUZZ_DIR", dir, 1);
   signal(SIGALRM, tell);
   signal(SIGABRT, tell);
   read_seeds(argv[1]);
-  if (g_count == 0) return 2;
-  for (int i = 0; i < g_count; i++) run_one(&g_seeds[i]);
+  text t = {calloc(1, MAX_BYTES), 0};
+  if (g_count == 0 || !t.data) abort();
+  for (int i = 0; i < g_count; i++) {
+    snprintf(g_place, sizeof g_place, "stopped at seed number %d\n", i);
+    run_one(&g_seeds[i]);
+  }
   for (long long i = first; i < first + iterations; i++) {
     dice d = {(uint64_t)i, 0};
     const text *seed = &g_seeds[roll(&d, (size_t)g_count)];
-    g_now = i;
+    snprintf(g_place, sizeof g_place, "stopped at iteration %lld\n", i);
     memcpy(t.data, seed->data, seed->size);
     t.size = seed->size;
     for (size_t edits = 1 + roll(&d, 4); edits > 0; edits--) mutate(&d, &t);
