@@ -73,6 +73,9 @@ typedef struct fx_ckpt_writer fx_ckpt_writer;
 fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt_state *state,
                              const char *config_text, const fx_ckpt_region *regions, int64_t n,
                              int replica_rank, int replica_size, fx_ckpt_writer **out);
+/* How much of its thread's time write may use, 1 to 100 (the default); any thread, also while it writes:
+ * beside training it should leave the cores to training, and hurry when somebody waits for it. */
+void fx_ckpt_save_pace(fx_ckpt_writer *writer, int percent);
 fx_status fx_ckpt_save_write(fx_ckpt_writer *writer);
 fx_status fx_ckpt_save_commit(fx_ckpt_writer *writer, fx_status written, int keep, const fx_log *log,
                               char **out_path);

@@ -27,7 +27,7 @@
 #include "data/h5/h5_file.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { WAIT_MS = 30 * 60 * 1000, CHUNK_BYTES = 8 << 20 };
+enum { WAIT_MS = 30 * 60 * 1000, CHUNK_BYTES = 2 << 20 };
 
 typedef struct wire_head {
   int64_t step, pieces;
@@ -48,6 +48,7 @@ struct fx_ckpt_writer {
   fx_ckpt_region *regions; /* the pieces point into them */
   int64_t *offsets;        /* of all pieces, rank after rank */
   int64_t begin_ns;
+  int percent; /* of the writing thread's time, accessed atomically; 100: as fast as it goes */
   fx_ckpt_piece *pieces;
   int64_t n;
   char *wires;          /* all ranks': a wire_head and its wire_pieces each */
@@ -248,17 +249,34 @@ static fx_status write_failed(const char *path) {
   return fx_error(FX_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Sleeps after work that began at `begin_ns`, so that work takes `percent` of the time. */
+static void pace(const save_job *job, int64_t begin_ns) {
+  int percent = __atomic_load_n(&job->percent, __ATOMIC_ACQUIRE);
+  if (percent >= 100) return;
+  int64_t rest = (now_ns() - begin_ns) * (100 - percent) / percent;
+  if (rest > 500000000) rest = 500000000; /* a slow disk rests by itself */
+  struct timespec pause = {rest / 1000000000, rest % 1000000000};
+  nanosleep(&pause, NULL);
+}
+
 /* Hashes each chunk while it is in the cache. */
-static fx_status write_piece(int fd, const char *path, fx_ckpt_piece *piece) {
+static fx_status write_piece(const save_job *job, int fd, const char *path, fx_ckpt_piece *piece) {
   fx_hasher *hasher = fx_hasher_create();
   if (!hasher) return fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
   fx_status status = FX_OK;
   for (int64_t done = 0; done < piece->bytes && status == FX_OK;) {
-    int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done);
+    int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done), began = now_ns();
     ssize_t written = pwrite(fd, piece->data + done, (size_t)chunk, piece->offset + done);
     if (written > 0) {
       fx_hasher_add(hasher, piece->data + done, (size_t)written);
       done += written;
+      pace(job, began);
     } else if (written == 0 || errno != EINTR) {
       status = write_failed(path);
     }
@@ -278,7 +296,7 @@ static fx_status write_pieces(save_job *job) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0) status = write_failed(path);
   for (int64_t i = 0; i < job->n && status == FX_OK; i++)
-    if (job->pieces[i].bytes > 0) status = write_piece(fd, path, &job->pieces[i]);
+    if (job->pieces[i].bytes > 0) status = write_piece(job, fd, path, &job->pieces[i]);
   if (status == FX_OK && fsync(fd) != 0) status = write_failed(path);
   if (fd >= 0 && close(fd) != 0 && status == FX_OK) status = write_failed(path);
   free(path);
@@ -393,12 +411,6 @@ free_texts:
 
 /* ---- the public functions ---- */
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void destroy(save_job *job) {
   fx_manifest_fini(&job->manifest);
   free(job->wires);
@@ -456,6 +468,7 @@ fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt
   job->rank = control ? control->rank : 0;
   job->size = control ? control->size : 1;
   job->begin_ns = now_ns();
+  job->percent = 100;
   status = agree(job, own(job, dir, state, config_text, regions, n));
   if (status == FX_OK) status = begin(job, n, replica_rank, replica_size);
   if (status != FX_OK) {
@@ -464,6 +477,10 @@ fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt
   }
   *out = job;
   return FX_OK;
+}
+
+void fx_ckpt_save_pace(fx_ckpt_writer *writer, int percent) {
+  __atomic_store_n(&writer->percent, percent, __ATOMIC_RELEASE);
 }
 
 fx_status fx_ckpt_save_write(fx_ckpt_writer *writer) {

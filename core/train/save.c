@@ -14,7 +14,10 @@
 #include "core/train/state.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { WRITER_NICE = 10 };
+enum {
+  WRITER_NICE = 10,
+  WRITER_PERCENT = 12
+}; /* of a core: a step that it overlaps may slow by about as much */
 
 /* ---- regions ---- */
 
@@ -115,6 +118,7 @@ static void *writer_main(void *arg) {
 
 fx_status fx_trainer_save_finish(fx_trainer *run) {
   if (!run->saver.writer) return FX_OK;
+  fx_ckpt_save_pace(run->saver.writer, 100);
   pthread_join(run->saver.thread, NULL);
   return commit(run);
 }
@@ -123,6 +127,7 @@ fx_status fx_trainer_save_start(fx_trainer *run) {
   FX_TRY(fx_trainer_save_finish(run));
   FX_TRY(begin(run, run->snapshot));
   __atomic_store_n(&run->saver.done, false, __ATOMIC_RELEASE);
+  fx_ckpt_save_pace(run->saver.writer, WRITER_PERCENT);
   if (pthread_create(&run->saver.thread, NULL, writer_main, &run->saver) == 0) return FX_OK;
   write_now(&run->saver); /* no thread to be had: slower, but saved */
   return commit(run);
@@ -141,6 +146,7 @@ fx_status fx_trainer_save(fx_trainer *run) {
 
 void fx_trainer_save_abandon(fx_trainer *run) {
   if (!run->saver.writer) return;
+  fx_ckpt_save_pace(run->saver.writer, 100);
   pthread_join(run->saver.thread, NULL);
   fx_ckpt_save_abandon(run->saver.writer);
   fx_regions_fini(&run->saver.regions);
