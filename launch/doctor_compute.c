@@ -6,26 +6,16 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/bench/machine.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/device.h"
+#include "dynamo_rt/exec/trace.h"
 #include "dynamo_rt/ops/cpu/gemm.h"
 #include "launch/doctor.h"
 
 enum { GEMM_SIZE = 1024, GEMM_REPEATS = 5 };
-
-static double seconds_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
 
 /* Median GFLOP/s of fp32 products of GEMM_SIZE^3, after one that warms up. */
 static fx_status measure_gemm(const fx_gemm *gemm, double *gflops) {
@@ -36,14 +26,13 @@ static fx_status measure_gemm(const fx_gemm *gemm, double *gflops) {
   if (status != FX_OK) return status;
   for (int64_t i = 0; i < 3 * n * n; i++) matrices[i] = (float)(i % 17) * 0.125f - 1.0f;
   for (int i = -1; i < GEMM_REPEATS; i++) {
-    double start = seconds_now();
+    int64_t start = fx_now_ns();
     FX_TRY_GOTO(fx_gemm_f32(gemm, false, false, n, n, n, matrices, n, matrices + n * n, n, 0.0f,
                             matrices + 2 * n * n, n),
                 free_matrices);
-    if (i >= 0) times[i] = seconds_now() - start;
+    if (i >= 0) times[i] = (double)(fx_now_ns() - start) / 1e9;
   }
-  qsort(times, GEMM_REPEATS, sizeof times[0], compare_doubles);
-  *gflops = 2e-9 * (double)(n * n * n) / times[GEMM_REPEATS / 2];
+  *gflops = 2e-9 * (double)(n * n * n) / fx_median(times, GEMM_REPEATS);
 free_matrices:
   free(matrices);
   return status;

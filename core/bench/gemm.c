@@ -12,11 +12,6 @@
 
 enum { REPEATS = 7 };
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* The buffers are reused by all products: inputs first, the result behind them. */
 static fx_status time_product(const fx_gemm *gemm, bool transpose_a, bool transpose_b, float *memory,
                               fx_bench_product *p) {
@@ -28,8 +23,7 @@ static fx_status time_product(const fx_gemm *gemm, bool transpose_a, bool transp
                        transpose_b ? p->k : p->n, 0.0f, c, p->n));
     if (r >= 0) seconds[r] = (double)(fx_now_ns() - begin) / 1e9;
   }
-  qsort(seconds, REPEATS, sizeof *seconds, by_value);
-  p->ms = 1e3 * seconds[REPEATS / 2];
+  p->ms = 1e3 * fx_median(seconds, REPEATS);
   p->gflops = 2e-6 * (double)p->m * (double)p->n * (double)p->k / p->ms;
   return FX_OK;
 }

@@ -35,9 +35,9 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static double median(double *values) {
-  qsort(values, REPEATS, sizeof *values, by_value);
-  return values[REPEATS / 2];
+double fx_median(double *values, int count) {
+  qsort(values, (size_t)count, sizeof *values, by_value);
+  return values[count / 2];
 }
 
 static double measure_fma(int threads) {
@@ -51,7 +51,7 @@ static double measure_fma(int threads) {
     seconds[r] = (double)(fx_now_ns() - begin) / 1e9;
     sink = total > 0 ? 0.999f : 0.998f;
   }
-  return 2e-9 * CHAINS * LANES * (double)FMA_LOOPS * threads / median(seconds);
+  return 2e-9 * CHAINS * LANES * (double)FMA_LOOPS * threads / fx_median(seconds, REPEATS);
 }
 
 static double measure_copy(int threads) {
@@ -70,7 +70,7 @@ static double measure_copy(int threads) {
     seconds[r] = (double)(fx_now_ns() - begin) / 1e9;
   }
   free(memory);
-  return 1e-9 * COPY_BYTES / median(seconds);
+  return 1e-9 * COPY_BYTES / fx_median(seconds, REPEATS);
 }
 
 fx_machine_bounds fx_machine_measure(int threads) {

@@ -15,6 +15,9 @@ typedef struct fx_machine_bounds {
 /* About half a second; median of several runs. FMA uses the widest vectors the processor has. */
 fx_machine_bounds fx_machine_measure(int threads);
 
+/* The middle of `count` values (the upper one of two); sorts them. */
+double fx_median(double *values, int count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -93,16 +93,6 @@ static fx_status run_step(bench *b, double *seconds) {
   return FX_OK;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-  qsort(values, (size_t)count, sizeof *values, by_value);
-  return values[count / 2];
-}
-
 static fx_bench_op *op_row(fx_bench_step_report *report, const char *name) {
   for (int i = 0; i < report->num_ops; i++)
     if (strcmp(report->ops[i].name, name) == 0) return &report->ops[i];
@@ -160,9 +150,9 @@ static fx_status measure(bench *b, int steps, fx_bench_step_report *report) {
   for (int p = 0; p < 2; p++)
     flops += fx_plan_stats_get(fx_stepper_plan(b->stepper, k_phases[p]))->cost.flops;
   for (int s = 0; s < steps; s++) dispatch[s] = 100 * (step_seconds[s] - kernel_seconds[s]) / step_seconds[s];
-  report->dispatch_percent = median(dispatch, steps);
-  report->step_ms = 1e3 * median(step_seconds, steps);
-  report->kernel_ms = 1e3 * median(kernel_seconds, steps);
+  report->dispatch_percent = fx_median(dispatch, steps);
+  report->step_ms = 1e3 * fx_median(step_seconds, steps);
+  report->kernel_ms = 1e3 * fx_median(kernel_seconds, steps);
   report->tokens_per_s = 1e3 * (double)report->tokens / report->step_ms;
   report->gflops = flops / 1e6 / report->step_ms;
 free_times:

@@ -15,17 +15,9 @@ static bool whole_buffer(const fx_graph *graph, fx_value value) {
          fx_type_contiguous(&info->type);
 }
 
-static bool touches(const fx_graph *graph, const fx_node *node, fx_range range) {
-  for (int i = 0; i < node->op->max_in; i++)
-    if (node->in[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->in[i]), range)) return true;
-  for (int i = 0; i < node->op->num_out; i++)
-    if (node->out[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->out[i]), range)) return true;
-  return false;
-}
-
 static bool touched_between(const fx_graph *graph, int64_t begin, int64_t end, fx_range range) {
   for (int64_t n = begin; n < end; n++)
-    if (fx_node_runs(&graph->nodes[n]) && touches(graph, &graph->nodes[n], range)) return true;
+    if (fx_node_runs(&graph->nodes[n]) && fx_node_touches(graph, &graph->nodes[n], range, false)) return true;
   return false;
 }
 

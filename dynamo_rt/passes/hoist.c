@@ -9,14 +9,6 @@
 #include "dynamo_rt/passes/passes.h"
 #include "dynamo_rt/passes/range.h"
 
-static bool touches(const fx_graph *graph, const fx_node *node, fx_range range) {
-  for (int i = 0; i < node->op->max_in; i++)
-    if (node->in[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->in[i]), range)) return true;
-  for (int i = 0; i < node->op->num_out; i++)
-    if (node->out[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->out[i]), range)) return true;
-  return false;
-}
-
 static bool movable(const fx_node *node) {
   return !node->dead && (node->op->effects & FX_EFFECT_COLLECTIVE) && (node->op->effects & FX_EFFECT_MUTATES);
 }
@@ -25,7 +17,7 @@ static int64_t last_touch(const fx_graph *graph, int64_t n) {
   fx_range range = fx_value_range(graph, graph->nodes[n].in[0]);
   int64_t producer = graph->values[graph->nodes[n].in[0]].node, last = n - 1;
   while (last >= 0 && last != producer &&
-         (graph->nodes[last].dead || !touches(graph, &graph->nodes[last], range)))
+         (graph->nodes[last].dead || !fx_node_touches(graph, &graph->nodes[last], range, false)))
     last--;
   return last;
 }

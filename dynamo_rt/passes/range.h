@@ -20,6 +20,16 @@ static inline bool fx_range_overlap(fx_range a, fx_range b) {
   return a.storage == b.storage && a.begin < b.end && b.begin < a.end;
 }
 
+/* Whether node writes (or, unless writes_only, reads) any of these bytes. */
+static inline bool fx_node_touches(const fx_graph *graph, const fx_node *node, fx_range range,
+                                   bool writes_only) {
+  for (int i = 0; !writes_only && i < node->op->max_in; i++)
+    if (node->in[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->in[i]), range)) return true;
+  for (int i = 0; i < node->op->num_out; i++)
+    if (node->out[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->out[i]), range)) return true;
+  return false;
+}
+
 /* Nodes without a kernel move no bytes. */
 static inline bool fx_node_runs(const fx_node *node) {
   return !node->dead && !(node->op->effects & (FX_EFFECT_VIEW | FX_EFFECT_ASSEMBLE));

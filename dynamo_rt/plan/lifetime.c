@@ -33,14 +33,6 @@ static void extend(fx_plan *plan, int32_t step, fx_value value, bool write) {
   if (step > block->last) block->last = step;
 }
 
-static bool node_touches(const fx_graph *graph, const fx_node *node, fx_range range, bool writes_only) {
-  for (int i = 0; !writes_only && i < node->op->max_in; i++)
-    if (node->in[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->in[i]), range)) return true;
-  for (int i = 0; i < node->op->num_out; i++)
-    if (node->out[i] != FX_NONE && fx_range_overlap(fx_value_range(graph, node->out[i]), range)) return true;
-  return false;
-}
-
 /* First later compute step that must wait for step i, or the last step of the plan. */
 static int32_t completion(const fx_plan *plan, int32_t i) {
   const fx_graph *graph = plan->graph;
@@ -49,10 +41,11 @@ static int32_t completion(const fx_plan *plan, int32_t i) {
     const fx_node *later = &graph->nodes[plan->steps[j].node];
     if (plan->steps[j].lane != FX_LANE_COMPUTE) continue;
     for (int k = 0; k < node->op->num_out; k++)
-      if (node->out[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->out[k]), false))
+      if (node->out[k] != FX_NONE &&
+          fx_node_touches(graph, later, fx_value_range(graph, node->out[k]), false))
         return j;
     for (int k = 0; k < node->op->max_in; k++)
-      if (node->in[k] != FX_NONE && node_touches(graph, later, fx_value_range(graph, node->in[k]), true))
+      if (node->in[k] != FX_NONE && fx_node_touches(graph, later, fx_value_range(graph, node->in[k]), true))
         return j;
   }
   return plan->num_steps - 1;
