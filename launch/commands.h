@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 int fx_cmd_train(int argc, char **argv);
+int fx_cmd_generate(int argc, char **argv);
 int fx_cmd_config(int argc, char **argv);
 int fx_cmd_ckpt(int argc, char **argv);
 int fx_cmd_doctor(int argc, char **argv);

@@ -10,6 +10,7 @@ static const struct {
   int (*run)(int argc, char **argv);
 } g_commands[] = {
     {"train", "train a model from a configuration (start it with mpirun or launch/run.sh)", fx_cmd_train},
+    {"generate", "continue a prompt with the model of a checkpoint", fx_cmd_generate},
     {"config", "show or check a configuration", fx_cmd_config},
     {"ckpt", "inspect, compare or verify checkpoints", fx_cmd_ckpt},
     {"bench", "time a training step or its matrix products against the machine's bounds", fx_cmd_bench},

@@ -31,10 +31,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-PACKAGES=(git cmake ninja-build gcc g++ pkg-config openmpi-bin libopenmpi-dev libhdf5-dev hdf5-tools libyaml-dev
-  libcunit1-dev libopenblas-dev libxxhash-dev libjansson-dev python3 python3-h5py python3-numpy clang-format-14
-  clang-tidy-14 util-linux)
-OPTIONAL=(libdnnl-dev) # without oneDNN flexion computes with OpenBLAS
+source launch/packages.bash
+PACKAGES=("${BUILD_PACKAGES[@]}" git hdf5-tools python3 python3-h5py python3-numpy clang-format-14 clang-tidy-14 util-linux
+  gnuplot-nox)
 
 # Unit tests that are left out under sanitizers: they bound the address space (ASan reserves terabytes of it).
 ASAN_LEFT_OUT='^attention-flash_memory$'
@@ -59,36 +58,6 @@ give_up() {
   echo "test.sh: $1" >&2
   failed=$((failed + 1))
   finish
-}
-
-missing_packages() {
-  local name
-  for name in "$@"; do
-    [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || echo "$name"
-  done
-}
-
-install_packages() {
-  local as_root=() missing optional name
-  if ! command -v apt-get >/dev/null; then
-    echo "test.sh: no apt-get here; going on with what is installed (needed: ${PACKAGES[*]})" >&2
-    return
-  fi
-  mapfile -t missing < <(missing_packages "${PACKAGES[@]}")
-  mapfile -t optional < <(missing_packages "${OPTIONAL[@]}")
-  [ $((${#missing[@]} + ${#optional[@]})) -gt 0 ] || return 0
-  step "packages: ${missing[*]} ${optional[*]}"
-  if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
-  # A package list may be stale or a mirror busy: one more try.
-  "${as_root[@]}" apt-get update -qq || { sleep 5; "${as_root[@]}" apt-get update -qq; } ||
-    echo "test.sh: apt-get update failed; trying with the lists that are here" >&2
-  for name in "${optional[@]}"; do
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$name" ||
-      echo "test.sh: $name is not to be had here; flexion does without it" >&2
-  done
-  [ ${#missing[@]} -eq 0 ] ||
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-      "${missing[@]}" || give_up "these packages could not be installed: ${missing[*]}"
 }
 
 build() { # preset folder
@@ -176,7 +145,7 @@ sanitizers() {
 if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMPI_MCA_rmaps_base_oversubscribe=1 # more ranks than cores
 
-install_packages
+install_packages test.sh "${PACKAGES[@]}" || { failed=$((failed + 1)); finish; }
 build release build
 lints
 step tests

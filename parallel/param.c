@@ -47,7 +47,8 @@ fx_status fx_params_allocate(fx_params *params) {
   }
   float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
   size_t bytes = (size_t)params->numel * sizeof(float);
-  for (size_t i = 0; i < sizeof flats / sizeof flats[0]; i++) {
+  size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
+  for (size_t i = 0; i < count; i++) {
     FX_TRY(fx_alloc_aligned(flats[i], bytes));
     memset(*flats[i], 0, bytes);
   }

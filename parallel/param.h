@@ -50,6 +50,7 @@ typedef struct fx_params {
   int64_t num_storages, storage_capacity;
   int64_t numel; /* elements of each flat buffer; [0, num_decay) decays */
   int64_t num_decay;
+  bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
   float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned */
 } fx_params;
 
@@ -60,7 +61,7 @@ fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int
 fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
                         const int64_t *dim, fx_init_kind init, double init_std);
 /* Lays storages out (decaying ones first, each in reverse order of declaration, so that gradients become
- * ready from the front of each part), allocates the four zeroed buffers. */
+ * ready from the front of each part), allocates the four zeroed buffers, or the one of the weights. */
 fx_status fx_params_allocate(fx_params *params);
 /* Fills the weights: element i of a normal parameter is drawn by Philox(seed, name, its global index), so any
  * layout starts from the same numbers. */

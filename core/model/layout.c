@@ -162,10 +162,11 @@ static fx_status declare(fx_model *model) {
   return fx_params_allocate(params);
 }
 
-fx_status fx_model_create(const fx_config *config, fx_model **out) {
+static fx_status create(const fx_config *config, bool weights_only, fx_model **out) {
   fx_model *model = NULL;
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
+  model->params.weights_only = weights_only;
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, 128) * 128;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
@@ -176,6 +177,14 @@ fx_status fx_model_create(const fx_config *config, fx_model **out) {
 destroy_model:
   fx_model_destroy(model);
   return status;
+}
+
+fx_status fx_model_create(const fx_config *config, fx_model **out) {
+  return create(config, false, out);
+}
+
+fx_status fx_model_create_weights(const fx_config *config, fx_model **out) {
+  return create(config, true, out);
 }
 
 void fx_model_destroy(fx_model *model) {

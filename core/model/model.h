@@ -29,6 +29,8 @@ typedef struct fx_model {
 
 /* Declares and allocates all parameters (zero); fx_params_initialize or a checkpoint fills them. */
 fx_status fx_model_create(const fx_config *config, fx_model **out);
+/* The same without gradients and moments: good for the plans `eval` and `logits` only. */
+fx_status fx_model_create_weights(const fx_config *config, fx_model **out);
 void fx_model_destroy(fx_model *model);             /* NULL is fine */
 int64_t fx_model_num_params(const fx_model *model); /* elements, padding left out, tied weights once */
 /* FLOPs of forward and backward for one token of a sequence of `length` under a full causal mask: 6 per

@@ -73,7 +73,7 @@ code_of() { local want=$1; shift; "$@" > out.txt 2> err.txt; local got=$?; [ "$g
 check "no command" code_of 2 "$FLEXION"
 check "unknown command" code_of 2 "$FLEXION" trian
 check "help" code_of 0 "$FLEXION" --help
-for c in train config ckpt doctor; do check "$c --help" code_of 0 "$FLEXION" $c --help; done
+for c in train generate config ckpt doctor; do check "$c --help" code_of 0 "$FLEXION" $c --help; done
 check "config check" code_of 0 "$FLEXION" config check "$here/tiny.yaml"
 check "config show" code_of 0 "$FLEXION" config show "$here/tiny.yaml"
 check "what show prints is valid" bash -c "'$FLEXION' config show '$here/tiny.yaml' train.seed=5 > shown.yaml && '$FLEXION' config show shown.yaml | cmp - shown.yaml"
