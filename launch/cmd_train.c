@@ -77,13 +77,13 @@ static int parse(int argc, char **argv, arguments *out) {
   return -1;
 }
 
-/* TERM, INT and USR1 (which mpirun forwards) let the run finish its step and save; a second one ends it at
- * once. */
+/* TERM, INT and USR1 (which mpirun forwards) let the run finish its step and save; a second TERM or INT ends
+ * it at once, while USR1 may repeat (launch/run.sh does, until the ranks hear it). */
 static volatile int g_stop; /* the signal */
 
 static void on_signal(int number) {
-  if (g_stop) signal(number, SIG_DFL);
-  g_stop = number;
+  if (g_stop && number != SIGUSR1) signal(number, SIG_DFL);
+  if (!g_stop || number != SIGUSR1) g_stop = number;
 }
 
 static void catch_signals(void) {

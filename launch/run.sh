@@ -20,8 +20,9 @@ Starts N ranks (default 1) of `flexion COMMAND ARGUMENT...` under mpirun:
   --help           this text
 
 Ranks are not bound to cores. More ranks than cores are allowed on one host. The binary is $FLEXION_BIN, else
-build/flexion of this tree, else flexion on PATH. The exit code is flexion's; 143, 130 or 129 after TERM, INT or
-HUP, which reach the ranks as SIGUSR1 (a second one ends the job at once); 2 for an error in these arguments.
+build/flexion of this tree (where run.sh is installed: bin/flexion of that prefix), else flexion on PATH. The exit
+code is flexion's; 143, 130 or 129 after TERM, INT or HUP, which reach the ranks as SIGUSR1 (a second one ends the
+job at once); 2 for an error in these arguments.
 TEXT
 }
 
@@ -79,12 +80,15 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || fail "there is no command to start; see launch/run.sh --help"
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${here%/*}
 if [ -n "${FLEXION_BIN-}" ]; then
   [ -f "$FLEXION_BIN" ] && [ -x "$FLEXION_BIN" ] || fail "FLEXION_BIN=$FLEXION_BIN is no executable file"
   binary=$FLEXION_BIN
 elif [ -x "$root/build/flexion" ]; then
   binary=$root/build/flexion
+elif [[ $here = */share/flexion ]] && [ -x "${here%/share/flexion}/bin/flexion" ]; then
+  binary=${here%/share/flexion}/bin/flexion
 else
   binary=$(command -v flexion) ||
     fail "there is no flexion to start: build it (cmake --preset release && cmake --build --preset release) or set FLEXION_BIN"
@@ -101,10 +105,12 @@ if [ $local_job = yes ] && [ "$ranks" -gt "$cores" ]; then options+=(--oversubsc
 
 job=
 signal_code=0
+# USR1 until the job is gone: one that comes before mpirun has started its ranks reaches nobody.
+ask_to_stop() { (while kill -USR1 "$job" 2>/dev/null; do sleep 0.5; done) & }
 forward() {
   if [ "$signal_code" -eq 0 ]; then
     signal_code=$1
-    [ -z "$job" ] || kill -USR1 "$job" 2>/dev/null
+    [ -z "$job" ] || ask_to_stop
   else
     [ -z "$job" ] || kill -TERM "$job" 2>/dev/null
   fi
@@ -117,7 +123,7 @@ trap 'forward 129' HUP
 run_job() {
   setsid mpirun "${options[@]}" "$binary" "$@" <&0 &
   job=$!
-  if [ "$signal_code" -ne 0 ]; then kill -USR1 "$job" 2>/dev/null; fi
+  [ "$signal_code" -eq 0 ] || ask_to_stop
   wait "$job"
   status=$?
   while kill -0 "$job" 2>/dev/null; do

@@ -8,6 +8,8 @@
 #ifndef FX_DYNAMO_RT_BASE_STATUS_H
 #define FX_DYNAMO_RT_BASE_STATUS_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -43,11 +45,14 @@ const char *fx_status_name(fx_status status); /* "FX_ERR_CONFIG" */
 const char *fx_status_text(fx_status status); /* "configuration error" */
 
 /* Records the calling thread's error sentence and returns `status`, so that `return fx_error(...)` reads
- * well. At most 2047 bytes are kept. */
+ * well. At most 2047 bytes are kept; control characters, which quoted input may bring, become '?'. */
 fx_status fx_error(fx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Puts "prefix: " before the recorded sentence; used to add where it happened on the way up. Returns
  * `status`. */
 fx_status fx_error_prefix(fx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends an excerpt of the user's text: on lines of their own the `length` bytes of a line (cut around the
+ * column where it is long) and a caret under `column` (bytes, from 1). Returns `status`. */
+fx_status fx_error_excerpt(fx_status status, const char *line, size_t length, size_t column);
 /* The calling thread's last sentence ("" when none); valid until the next fx_error on this thread. */
 const char *fx_error_text(void);
 void fx_error_clear(void);

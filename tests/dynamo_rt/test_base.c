@@ -30,11 +30,31 @@ static void error_record(void) {
   CHECK_INT(fx_status_exit_code(FX_ERR_CONFIG), 2);
   CHECK_INT(fx_status_exit_code(FX_ERR_COMM), 4);
   CHECK_INT(fx_status_exit_code(FX_ERR_DIVERGED), 5);
+  fx_error(FX_ERR_DATA, "%s cannot be read", "two\nlines\033[2J\x7f \xC3\xA4");
+  CHECK_STATUS(fx_error_prefix(FX_ERR_DATA, "%s", "a\tb"), FX_ERR_DATA);
+  CHECK_STR(fx_error_text(), "a?b: two?lines?[2J? \xC3\xA4 cannot be read");
   char longer[4096];
   memset(longer, 'x', sizeof longer - 1);
   longer[sizeof longer - 1] = 0;
   fx_error(FX_ERR_DATA, "%s", longer);
   CHECK_INT(strlen(fx_error_text()), 2047);
+}
+
+static void error_excerpt(void) {
+  fx_error(FX_ERR_CONFIG, "there is no \"foo\"");
+  CHECK_STATUS(fx_error_excerpt(FX_ERR_CONFIG, "q >= foo\nrest", 8, 6), FX_ERR_CONFIG);
+  CHECK_STR(fx_error_text(), "there is no \"foo\"\n  q >= foo\n       ^");
+  char line[301];
+  memset(line, '.', sizeof line);
+  line[199] = '!';
+  fx_error(FX_ERR_CONFIG, "long");
+  fx_error_excerpt(FX_ERR_CONFIG, line, 300, 200);
+  const char *shown = strchr(fx_error_text(), '\n') + 1, *caret = strchr(shown, '\n') + 1;
+  CHECK_INT(caret - shown, 2 + 100 + 1);
+  CHECK_INT(strchr(shown, '!') - shown, strchr(caret, '^') - caret);
+  fx_error(FX_ERR_CONFIG, "end");
+  fx_error_excerpt(FX_ERR_CONFIG, "ab", 2, 900); /* past the line: under its end */
+  CHECK_STR(fx_error_text(), "end\n  ab\n    ^");
 }
 
 static void hash_known_answers(void) {
@@ -65,6 +85,7 @@ static void growable_arrays(void) {
 
 static const fx_test tests[] = {{"philox equals published vectors", philox_known_answers},
                                 {"error sentences and exit codes", error_record},
+                                {"an excerpt of the user's text under a sentence", error_excerpt},
                                 {"XXH3 equals xxhsum, whole and in pieces", hash_known_answers},
                                 {"growable and aligned memory", growable_arrays}};
 FX_TEST_MAIN("base", tests)
