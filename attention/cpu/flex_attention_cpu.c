@@ -14,11 +14,11 @@ typedef struct bound_shape {
 } bound_shape;
 
 static fx_attention_in view_in(const fx_tensor *t) {
-  return (fx_attention_in){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2]};
+  return (fx_attention_in){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2], t->type.dtype};
 }
 
 static fx_attention_out view_out(const fx_tensor *t) {
-  return (fx_attention_out){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2]};
+  return (fx_attention_out){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2], t->type.dtype};
 }
 
 static fx_attention_shape plain_shape(const fx_type *q, const fx_type *k, float scale, int threads) {
@@ -119,7 +119,7 @@ fx_status fx_flex_attention_finish_cpu(const fx_kernel_args *args) {
   const fx_type *o = &args->in[0]->type;
   fx_attention_shape shape = plain_shape(o, o, 1.0f, args->threads);
   fx_attention_state state = {.o = view_out(args->in[0]), .m = args->in[1]->data, .l = args->in[2]->data};
-  return fx_attention_cpu_finalize(&shape, &state, view_out(args->out[0]), args->out[1]->data);
+  return fx_attention_cpu_finalize(&shape, &state, NULL, view_out(args->out[0]), args->out[1]->data);
 }
 
 size_t fx_flex_attention_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
