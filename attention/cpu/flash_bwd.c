@@ -18,7 +18,7 @@ enum { SLICE = 16 }; /* keys of a partial tile whose dK and dV share a range of 
  * p, ds [keys][rows]. */
 typedef struct backward_scratch {
   float *qt, *dot, *q, *dout, *dq, *k, *v, *p, *ds, *lse2, *delta;
-  float *raw, *slope; /* of one group: [keys][32], scores before and slopes of the program */
+  float *raw, *slope; /* of one group: scores before the program [keys][32], its slopes [keys][rows] */
 } backward_scratch;
 
 static int64_t scratch_bind(int32_t D, float *base, backward_scratch *scratch) {
@@ -34,7 +34,7 @@ static int64_t scratch_bind(int32_t D, float *base, backward_scratch *scratch) {
   scratch->p = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
   scratch->ds = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
   scratch->raw = fx_flash_take(base, &at, (int64_t)tile.kv * FX_LEAF_GROUP);
-  scratch->slope = fx_flash_take(base, &at, (int64_t)tile.kv * FX_LEAF_GROUP);
+  scratch->slope = fx_flash_take(base, &at, (int64_t)tile.kv * tile.q);
   scratch->lse2 = fx_flash_take(base, &at, FX_FLASH_ROWS);
   scratch->delta = fx_flash_take(base, &at, FX_FLASH_ROWS);
   return at;
@@ -144,7 +144,7 @@ static void gradients_of_group(backward_task *task, const fx_flash_rows *rows,
     fx_flash_tile_visible(tile, rows, g, keys, seen);
     tile->tile->tables(&tile->args, tile->bits, scratch->raw, ds, q_row);
   }
-  if (sloped) leaf->slope(count, p, ds, q_row, scratch->slope, q_row);
+  if (sloped) leaf->slope(count, p, ds, q_row, scratch->slope);
 }
 
 static void clear_keys(float *p, float *ds, int64_t q_row, int32_t keys) {

@@ -44,7 +44,7 @@ typedef struct fx_leaf {
   void (*gradient)(int keys, float *s, float *dp, int64_t row, const fx_leaf_mask *mask, const float *lse2,
                    const float *delta);
   /* For a group: ds *= slope where p is not 0, else 0. */
-  void (*slope)(int keys, const float *p, float *ds, int64_t row, const float *slope, int64_t slope_row);
+  void (*slope)(int keys, const float *p, float *ds, int64_t row, const float *slope);
   /* out[r] = in[r] * factor[r] for rows of n; out may be in. */
   void (*scale_rows)(int rows, int n, const float *factor, const float *in, int64_t in_row, float *out,
                      int64_t out_row);

@@ -206,12 +206,12 @@ static void gradient(int keys, float *s, float *dp, int64_t row, const fx_leaf_m
     gradient_group(LIMITS, keys, s, dp, row, mask, lse2, delta);
 }
 
-static void slope(int keys, const float *p, float *ds, int64_t row, const float *factor, int64_t factor_row) {
+static void slope(int keys, const float *p, float *ds, int64_t row, const float *factor) {
   const vec zero = SPLAT(0.0f);
   for (int n = 0; n < keys; n++)
     for (int v = 0; v < VECS; v++) {
       float *at = ds + n * row + v * LANES;
-      vec slopes = LOAD(factor + n * factor_row + v * LANES);
+      vec slopes = LOAD(factor + n * row + v * LANES);
       STORE(at, SELECT(EQUAL(LOAD(p + n * row + v * LANES), zero), zero, LOAD(at) * slopes));
     }
 }
