@@ -2,7 +2,7 @@
 /* What the operators of the language mean, one scalar function each. Constant folding, the interpreter and
  * the generated C share this very text (FX_SEMANTICS is expanded here and stringised by the C generator), so
  * that they agree bit for bit; all are compiled with -ffp-contract=off. Branch-free (selections only), without
- * calls and fused multiply-adds, so that loops over them vectorise and every instruction set gives the same.
+ * library calls and fused multiply-adds, so that loops over them vectorise and every instruction set gives the same.
  *
  * Integers are 32 bits and wrap. Division and remainder floor, as PyTorch's; a divisor of 0 gives 0. Shift
  * counts are taken modulo 32, >> keeps the sign. Conversion to int truncates and saturates, NaN gives 0. min
@@ -121,13 +121,7 @@ static inline __attribute__((always_inline)) float fx_sem_sigmoid(float a) { \
   float e = fx_sem_exp(-__builtin_fabsf(a)); \
   return (a < 0.0f ? e : 1.0f) / (1.0f + e); \
 } \
-static inline __attribute__((always_inline)) float fx_sem_floor(float a) { \
-  float above = a > -8388608.0f ? a : -8388608.0f; \
-  float small = above < 8388608.0f ? above : 8388608.0f; \
-  float whole = (float)(int32_t)small; \
-  float floored = __builtin_copysignf(whole - (whole > small ? 1.0f : 0.0f), a); \
-  return __builtin_fabsf(a) < 8388608.0f ? floored : a; \
-} \
+static inline __attribute__((always_inline)) float fx_sem_floor(float a) { return __builtin_floorf(a); } \
 )
 /* clang-format on */
 #define FX_SEMANTICS_CODE(...) __VA_ARGS__
