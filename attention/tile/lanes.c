@@ -5,56 +5,9 @@
 #include <string.h>
 
 #include "attention/lang/semantics.h"
+#include "attention/tile/ops.h"
 #include "attention/tile/tile.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
-
-/* X(op, type of the arguments, C type of the arguments, C type of the result, value by a and b) */
-#define FX_LANE_LOOPS(X)                             \
-  X(NEG, INT, int32_t, int32_t, fx_sem_neg(a))       \
-  X(NEG, FLOAT, float, float, -a)                    \
-  X(ABS, INT, int32_t, int32_t, fx_sem_absi(a))      \
-  X(ABS, FLOAT, float, float, fx_sem_absf(a))        \
-  X(ADD, INT, int32_t, int32_t, fx_sem_add(a, b))    \
-  X(ADD, FLOAT, float, float, a + b)                 \
-  X(SUB, INT, int32_t, int32_t, fx_sem_sub(a, b))    \
-  X(SUB, FLOAT, float, float, a - b)                 \
-  X(MUL, INT, int32_t, int32_t, fx_sem_mul(a, b))    \
-  X(MUL, FLOAT, float, float, (a)*b)                 \
-  X(DIV, INT, int32_t, int32_t, fx_sem_div(a, b))    \
-  X(DIV, FLOAT, float, float, a / b)                 \
-  X(MOD, INT, int32_t, int32_t, fx_sem_mod(a, b))    \
-  X(MIN, INT, int32_t, int32_t, a < b ? a : b)       \
-  X(MIN, FLOAT, float, float, fx_sem_minf(a, b))     \
-  X(MAX, INT, int32_t, int32_t, a < b ? b : a)       \
-  X(MAX, FLOAT, float, float, fx_sem_maxf(a, b))     \
-  X(BIT_NOT, INT, int32_t, int32_t, ~a)              \
-  X(BIT_AND, INT, int32_t, int32_t, (a)&b)           \
-  X(BIT_OR, INT, int32_t, int32_t, a | b)            \
-  X(BIT_XOR, INT, int32_t, int32_t, a ^ b)           \
-  X(SHL, INT, int32_t, int32_t, fx_sem_shl(a, b))    \
-  X(SHR, INT, int32_t, int32_t, fx_sem_shr(a, b))    \
-  X(NOT, BOOL, int32_t, int32_t, a ^ 1)              \
-  X(AND, BOOL, int32_t, int32_t, (a)&b)              \
-  X(OR, BOOL, int32_t, int32_t, a | b)               \
-  X(NE, BOOL, int32_t, int32_t, a ^ b)               \
-  X(LT, INT, int32_t, int32_t, a < b)                \
-  X(LT, FLOAT, float, int32_t, a < b)                \
-  X(LE, INT, int32_t, int32_t, a <= b)               \
-  X(LE, FLOAT, float, int32_t, a <= b)               \
-  X(EQ, INT, int32_t, int32_t, a == b)               \
-  X(EQ, FLOAT, float, int32_t, a == b)               \
-  X(NE, INT, int32_t, int32_t, a != b)               \
-  X(NE, FLOAT, float, int32_t, a != b)               \
-  X(EXP, FLOAT, float, float, fx_sem_exp(a))         \
-  X(LOG, FLOAT, float, float, fx_sem_log(a))         \
-  X(TANH, FLOAT, float, float, fx_sem_tanh(a))       \
-  X(SQRT, FLOAT, float, float, fx_sem_sqrt(a))       \
-  X(SIGMOID, FLOAT, float, float, fx_sem_sigmoid(a)) \
-  X(FLOOR, FLOAT, float, float, fx_sem_floor(a))     \
-  X(TO_INT, BOOL, int32_t, int32_t, a)               \
-  X(TO_INT, FLOAT, float, int32_t, fx_sem_to_int(a)) \
-  X(TO_FLOAT, BOOL, int32_t, float, (float)a)        \
-  X(TO_FLOAT, INT, int32_t, float, (float)a)
 
 /* "omp simd" says that lanes do not depend on one another, which holds in place as well. */
 #define FX_LANE_LOOP(op, of, in, out_type, value)                                                  \
@@ -69,7 +22,7 @@
       z[i] = value;                                                                                \
     }                                                                                              \
   }
-FX_LANE_LOOPS(FX_LANE_LOOP)
+FX_TILE_OPS(FX_LANE_LOOP)
 
 /* Floats go by their bits. */
 FX_ISA_CLONES static void loop_select(int64_t n, void *out, const void *pa, const void *pb, const void *pc) {
@@ -85,7 +38,7 @@ FX_ISA_CLONES static void loop_select(int64_t n, void *out, const void *pa, cons
 fx_lanes_fn fx_lanes_get(fx_ex_op op, fx_ex_type arg_type) {
   static const fx_lanes_fn table[FX_EX_OP_COUNT][FX_EX_TYPE_COUNT] = {
 #define FX_LANE_ENTRY(op, of, in, out, value) [FX_EX_##op][FX_EX_##of] = loop_##op##_##of,
-      FX_LANE_LOOPS(FX_LANE_ENTRY)
+      FX_TILE_OPS(FX_LANE_ENTRY)
 #undef FX_LANE_ENTRY
           [FX_EX_SELECT] = {loop_select, loop_select, loop_select},
   };
