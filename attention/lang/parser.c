@@ -316,7 +316,10 @@ static value parse_name(parser *p) {
   bool known = find_word(p, name, &symbol.node) || find_variable(p, name, &symbol.node);
   if (!known && !p->scope) known = find_declared(p, name, &symbol);
   if (!known && p->scope && p->scope->find) known = p->scope->find(p->scope->self, name, &symbol, &failed);
-  if (failed) return fail_here(p, at);
+  if (failed) {
+    p->failed = true;
+    return g_nothing;
+  }
   if (!known) return unknown_name(p, name, at);
   if (at_sign(p, "(")) return fail(p, p->token.at, "%s is not a function", name);
   if (symbol.node == FX_EX_NONE && symbol.buffer >= 0) return parse_load(p, symbol.buffer, name, at);

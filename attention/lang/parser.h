@@ -38,7 +38,8 @@ typedef struct fx_ex_symbol {
 /* Names beyond the language's own. All functions may be NULL. */
 typedef struct fx_ex_scope {
   void *self;
-  /* False: no such name, or (with *failed set and a sentence) one that cannot be used. */
+  /* False: no such name, or (with *failed set and a sentence that carries its place) one that cannot be used.
+   */
   bool (*find)(void *self, const char *name, fx_ex_symbol *symbol, bool *failed);
   const char *(*name_at)(void *self, int32_t i);  /* all names, NULL at the end: which one was meant */
   void (*warn)(void *self, const char *sentence); /* a text that is legal and looks like a mistake */

@@ -132,6 +132,7 @@ static bool read_param(const reader *r, const char *name, fx_ex_symbol *symbol, 
   } else {
     int32_t param = pool_param(r->b, name, (float)value->value);
     symbol->node = param < 0 ? FX_EX_NONE : fx_ex_parameter(r->b->pool, param);
+    if (param < 0) misplaced(FX_ERR_CONFIG, &value->at);
   }
   *failed = symbol->node == FX_EX_NONE;
   return !*failed;
