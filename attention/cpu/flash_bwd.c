@@ -331,7 +331,7 @@ static void sum_tables(const fx_attention_backward *args, int64_t tasks, const f
   const fx_attention_program *program = args->shape.program;
   int64_t floats = fx_flash_table_floats(program), at = 0;
   for (int32_t t = 0; t < program->num_buffers; t++) {
-    for (int64_t i = 0; i < program->table_floats[t]; i++) {
+    for (int64_t i = 0; args->dtables[t] && i < program->table_floats[t]; i++) {
       float sum = 0.0f;
       for (int64_t task = 0; task < tasks; task++) sum += shares[task * floats + at + i];
       args->dtables[t][i] = sum;

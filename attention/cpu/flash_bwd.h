@@ -23,9 +23,9 @@ typedef struct fx_attention_backward {
   fx_attention_out dq, dk, dv; /* shapes of q, k, v; overwritten; may not overlap any input or each other */
   const float *sinks;          /* [H] as in the forward, or NULL */
   float *dsinks;               /* [H] overwritten; NULL without sinks */
-  float *const
-      *dtables;    /* [program's buffers] gradients of the learnable tables, overwritten; NULL: not wanted */
-  void *workspace; /* fx_attention_cpu_workspace(FX_ATTENTION_BACKWARD, ...) */
+  float *const *dtables;       /* [program's buffers] gradients of the learnable tables, overwritten; NULL, as
+                                      a whole or for one: not wanted */
+  void *workspace;             /* fx_attention_cpu_workspace(FX_ATTENTION_BACKWARD, ...) */
 } fx_attention_backward;
 
 /* Writes dq, dk, dv. Empty rows (by limits, or lse = -inf) contribute nothing and get dq = 0.

@@ -15,7 +15,7 @@ enum { FIRST = FX_PLAN_SLOT };
 
 typedef struct builder {
   const fx_code *code;
-  fx_plan_step *step;
+  fx_lane_plan_step *step;
   int32_t (*arg)[4]; /* virtual registers of step i: out, a, b, c */
   int64_t capacity, arg_capacity;
   int32_t count;
@@ -28,7 +28,7 @@ static int space_of(const builder *b, int rate) {
   return rate == FX_CODE_UNIFORM ? U : b->tile ? rate : B;
 }
 
-static int32_t add(builder *b, fx_plan_step step, const int32_t arg[3]) {
+static int32_t add(builder *b, fx_lane_plan_step step, const int32_t arg[3]) {
   if (b->status == FX_OK) b->status = fx_grow(&b->step, &b->capacity, b->count + 1, sizeof *b->step);
   if (b->status == FX_OK) b->status = fx_grow(&b->arg, &b->arg_capacity, b->count + 1, sizeof *b->arg);
   if (b->status != FX_OK) return NOWHERE;
@@ -38,7 +38,7 @@ static int32_t add(builder *b, fx_plan_step step, const int32_t arg[3]) {
   return FIRST + b->count++;
 }
 
-static int32_t add_on(builder *b, fx_plan_step step, int32_t a) {
+static int32_t add_on(builder *b, fx_lane_plan_step step, int32_t a) {
   return add(b, step, (const int32_t[3]){a, NOWHERE, NOWHERE});
 }
 
@@ -53,7 +53,7 @@ static bool is_uniform_leaf(const fx_code_instr *instr) {
 }
 
 static int32_t uniform_leaf(builder *b, const fx_code_instr *instr, int space) {
-  fx_plan_step step = {
+  fx_lane_plan_step step = {
       .section = (uint8_t)section_of(b, space, true), .value = instr->value, .index = instr->index};
   step.kind = instr->op == FX_EX_CONST ? FX_STEP_VALUE : instr->op == FX_EX_PARAM ? FX_STEP_PARAM : FX_STEP_H;
   return add(b, step, NULL);
@@ -68,14 +68,14 @@ static int32_t in_space(builder *b, int32_t i, int space) {
   if (is_uniform_leaf(instr)) {
     at[space] = uniform_leaf(b, instr, space);
   } else if (own == U) {
-    fx_plan_step step = {.kind = FX_STEP_SPLAT, .section = (uint8_t)section_of(b, space, true)};
+    fx_lane_plan_step step = {.kind = FX_STEP_SPLAT, .section = (uint8_t)section_of(b, space, true)};
     at[space] = add_on(b, step, at[U]);
   } else if (own == Q) {
-    fx_plan_step step = {.kind = FX_STEP_REPEAT, .section = (uint8_t)section_of(b, space, true)};
+    fx_lane_plan_step step = {.kind = FX_STEP_REPEAT, .section = (uint8_t)section_of(b, space, true)};
     at[space] = add_on(b, step, at[Q]);
   } else {
     FX_ASSERT(own == K);
-    at[space] = add_on(b, (fx_plan_step){.kind = FX_STEP_SPREAD, .section = FX_PLAN_IN_B}, at[K]);
+    at[space] = add_on(b, (fx_lane_plan_step){.kind = FX_STEP_SPREAD, .section = FX_PLAN_IN_B}, at[K]);
   }
   return at[space];
 }
@@ -90,7 +90,7 @@ static void instruction(builder *b, int32_t i) {
     return;
   }
   if (is_uniform_leaf(instr)) return; /* made by in_space */
-  fx_plan_step step = {
+  fx_lane_plan_step step = {
       .kind = FX_STEP_APPLY, .section = (uint8_t)section_of(b, space, false), .index = instr->index};
   int args = instr->num_args;
   if (instr->op == FX_EX_LOAD) step.kind = FX_STEP_LOAD;
@@ -125,7 +125,7 @@ static void outputs(builder *b, int32_t *output) {
       for (int later = k + 1; later < b->code->num_outputs; later++)
         if (output[later] == output[k]) output[later] = own;
     } else {
-      int32_t copy = add_on(b, (fx_plan_step){.kind = FX_STEP_COPY, .section = FX_PLAN_IN_B}, output[k]);
+      int32_t copy = add_on(b, (fx_lane_plan_step){.kind = FX_STEP_COPY, .section = FX_PLAN_IN_B}, output[k]);
       if (copy != NOWHERE) b->arg[copy - FIRST][0] = own;
     }
     output[k] = own;
@@ -134,7 +134,7 @@ static void outputs(builder *b, int32_t *output) {
 
 /* Steps in the order of sections (stable), virtual registers of the arguments renamed with them. */
 static fx_status sort_sections(builder *b, int32_t *output, int32_t first[FX_PLAN_SECTIONS + 1]) {
-  fx_plan_step *step = NULL;
+  fx_lane_plan_step *step = NULL;
   int32_t(*arg)[4] = NULL, *moved = NULL, count = 0;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&step, (size_t)b->count + 1, sizeof *step), free_all);
@@ -155,7 +155,7 @@ static fx_status sort_sections(builder *b, int32_t *output, int32_t first[FX_PLA
   }
   for (int k = 0; k < b->code->num_outputs; k++)
     if (output[k] >= FIRST) output[k] = FIRST + moved[output[k] - FIRST];
-  fx_plan_step *old_step = b->step;
+  fx_lane_plan_step *old_step = b->step;
   int32_t(*old_arg)[4] = b->arg;
   b->step = step;
   b->arg = arg;
@@ -208,7 +208,7 @@ static int32_t give_registers(builder *b, int32_t *output, int32_t block, int32_
   return slots;
 }
 
-static fx_status build(fx_plan *plan, bool pinned) {
+static fx_status build(fx_lane_plan *plan, bool pinned) {
   builder b = {.code = plan->code, .tile = plan->tile, .pinned = pinned, .status = FX_OK};
   int32_t output[FX_PLAN_MAX_OUTPUTS] = {0}, *last = NULL;
   int16_t *slot = NULL;
@@ -236,9 +236,9 @@ free_builder:
   return status;
 }
 
-fx_status fx_plan_create(fx_code *code, bool tile, fx_plan **out) {
+fx_status fx_lane_plan_create(fx_code *code, bool tile, fx_lane_plan **out) {
   FX_ASSERT(code->num_outputs <= FX_PLAN_MAX_OUTPUTS);
-  fx_plan *plan = NULL;
+  fx_lane_plan *plan = NULL;
   fx_status status = fx_calloc(&plan, 1, sizeof *plan);
   if (status != FX_OK) {
     fx_code_destroy(code);
@@ -257,11 +257,11 @@ fx_status fx_plan_create(fx_code *code, bool tile, fx_plan **out) {
   if (status == FX_OK)
     *out = plan;
   else
-    fx_plan_destroy(plan);
+    fx_lane_plan_destroy(plan);
   return status;
 }
 
-void fx_plan_destroy(fx_plan *plan) {
+void fx_lane_plan_destroy(fx_lane_plan *plan) {
   if (!plan) return;
   fx_code_destroy(plan->code);
   free(plan->step);
@@ -270,7 +270,7 @@ void fx_plan_destroy(fx_plan *plan) {
 
 /* ---- running ---- */
 
-void fx_plan_begin(const fx_plan *plan, fx_plan_frame *frame, const float *uniform, const void *const *buffer,
+void fx_lane_plan_begin(const fx_lane_plan *plan, fx_lane_plan_frame *frame, const float *uniform, const void *const *buffer,
                    int32_t h) {
   frame->plan = plan;
   frame->uniform = uniform;
@@ -279,7 +279,7 @@ void fx_plan_begin(const fx_plan *plan, fx_plan_frame *frame, const float *unifo
   for (int32_t i = 0; i < plan->slots; i++) frame->reg[FX_PLAN_SLOT + i] = frame->slot[i];
 }
 
-static void load(const fx_plan_frame *frame, const fx_plan_step *step, int64_t n) {
+static void load(const fx_lane_plan_frame *frame, const fx_lane_plan_step *step, int64_t n) {
   const fx_ex_buffer *declared = &frame->plan->code->buffer[step->index];
   const void *given = frame->buffer ? frame->buffer[step->index] : NULL;
   const int32_t *index[3] = {NULL, NULL, NULL};
@@ -288,12 +288,12 @@ static void load(const fx_plan_frame *frame, const fx_plan_step *step, int64_t n
                 declared->dim, index);
 }
 
-static int32_t uniform_bits(const fx_plan_frame *frame, int32_t index) {
+static int32_t uniform_bits(const fx_lane_plan_frame *frame, int32_t index) {
   fx_ex_value value = {.f = frame->uniform ? frame->uniform[index] : frame->plan->code->param[index].value};
   return value.i;
 }
 
-static void widen(const fx_plan_step *step, int64_t n, int32_t *out, const int32_t *a, int32_t key) {
+static void widen(const fx_lane_plan_step *step, int64_t n, int32_t *out, const int32_t *a, int32_t key) {
   if (step->kind == FX_STEP_SPLAT) fx_lanes_fill(n, out, a[0]);
   if (step->kind == FX_STEP_COPY) memcpy(out, a, (size_t)n * sizeof *out);
   for (int64_t i = 0; step->kind == FX_STEP_SPREAD && i < n; i += FX_TILE_ROWS)
@@ -302,13 +302,13 @@ static void widen(const fx_plan_step *step, int64_t n, int32_t *out, const int32
     if (out + i != a) memcpy(out + i, a, FX_TILE_ROWS * sizeof *out); /* in place for i = 0 */
 }
 
-void fx_plan_run(fx_plan_frame *frame, fx_plan_section section, int64_t n, int32_t key) {
-  const fx_plan *plan = frame->plan;
+void fx_lane_plan_run(fx_lane_plan_frame *frame, fx_lane_plan_section section, int64_t n, int32_t key) {
+  const fx_lane_plan *plan = frame->plan;
   for (int32_t i = plan->first[section]; i < plan->first[section + 1]; i++) {
-    const fx_plan_step *step = &plan->step[i];
+    const fx_lane_plan_step *step = &plan->step[i];
     int32_t *out = frame->reg[step->reg[0]];
     const int32_t *a = step->reg[1] >= 0 ? frame->reg[step->reg[1]] : NULL;
-    switch ((fx_plan_kind)step->kind) {
+    switch ((fx_lane_plan_kind)step->kind) {
     case FX_STEP_APPLY:
       step->apply(n, out, a, step->reg[2] >= 0 ? frame->reg[step->reg[2]] : a,
                   step->reg[3] >= 0 ? frame->reg[step->reg[3]] : a);
