@@ -141,6 +141,35 @@ fx_bound fx_bound_select(fx_bounds *bounds, fx_bound condition, fx_bound a, fx_b
                                         .hi = fx_max_i64(x->hi, y->hi)});
 }
 
+/* a + offset, with the offset taken off. */
+static fx_bound base_of(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
+  const fx_bound_term *t = &bounds->term[a];
+  bool sum = t->op == FX_BOUND_ADD && bounds->term[t->arg[1]].op == FX_BOUND_CONST;
+  *offset = sum ? bounds->term[t->arg[1]].value : 0;
+  return sum ? t->arg[0] : a;
+}
+
+/* x < y + k; where x is the later term, or y a constant, as not (y + k < x + 1). */
+fx_bound fx_bound_less(fx_bounds *bounds, fx_bound a, fx_bound b) {
+  if (a == FX_BOUND_NONE || b == FX_BOUND_NONE) return FX_BOUND_NONE;
+  int64_t x_offset, y_offset;
+  fx_bound x = base_of(bounds, a, &x_offset), y = base_of(bounds, b, &y_offset);
+  const fx_bound_term *t = &bounds->term[x], *u = &bounds->term[y];
+  int64_t k = y_offset - x_offset;
+  if (t->op == FX_BOUND_CONST) { /* c < y */
+    int64_t c = t->value - k;
+    if (c == 0 && u->lo >= 0 && u->hi <= 1) return y;
+    return fx_bound_make(bounds, FX_BOUND_LESS, fx_bound_const(bounds, c), y);
+  }
+  fx_bound one = fx_bound_const(bounds, 1);
+  if (u->op == FX_BOUND_CONST) /* x < c: not (c - 1 < x) */
+    return fx_bound_make(bounds, FX_BOUND_SUB, one,
+                         fx_bound_less(bounds, fx_bound_const(bounds, u->value + k - 1), x));
+  if (x <= y) return fx_bound_make(bounds, FX_BOUND_LESS, x, fx_bound_plus(bounds, y, k));
+  return fx_bound_make(bounds, FX_BOUND_SUB, one,
+                       fx_bound_make(bounds, FX_BOUND_LESS, y, fx_bound_plus(bounds, x, 1 - k)));
+}
+
 fx_bound fx_bound_first(fx_bounds *bounds, int32_t buffer, fx_bound a) {
   if (a == FX_BOUND_NONE) return a;
   const fx_ex_buffer *declared = fx_ex_buffer_at(bounds->pool, buffer);

@@ -57,6 +57,8 @@ fx_bound fx_bound_const(fx_bounds *bounds, int64_t value);
 fx_bound fx_bound_row(fx_bounds *bounds, fx_ex node);
 fx_bound fx_bound_make(fx_bounds *bounds, fx_bound_op op, fx_bound a, fx_bound b);
 fx_bound fx_bound_select(fx_bounds *bounds, fx_bound condition, fx_bound a, fx_bound b);
+/* a < b in one form: of a condition and its opposite, one is 1 minus the other. */
+fx_bound fx_bound_less(fx_bounds *bounds, fx_bound a, fx_bound b);
 /* x[FIRST - 1] < a <= x[FIRST] in the monotone buffer, which has one index. */
 fx_bound fx_bound_first(fx_bounds *bounds, int32_t buffer, fx_bound a);
 /* ceil(a / b), b > 0 */
