@@ -20,10 +20,10 @@ extern "C" {
 enum { FX_TILE_ROWS = 32, FX_TILE_KEYS = 256 /* at most */ };
 
 typedef struct fx_tile_args {
-  const void *self;     /* fx_tile_functions.self */
-  const float *uniform; /* [params of the pool] */
-  const void *const
-      *buffer; /* [buffers of the pool]: int32 or float, of this tile's sample where per_batch */
+  const void *self;          /* fx_tile_functions.self */
+  const float *uniform;      /* [params of the pool] */
+  const void *const *buffer; /* [buffers of the pool]: int32 or float, of this tile's sample where per_batch;
+                                constant tables too */
   float *const
       *table_grad;   /* [buffers of the pool]: where to add a learnable table's gradient; whole table */
   int32_t h;         /* global query head */
@@ -43,8 +43,9 @@ typedef struct fx_tile_functions {
   /* The same, and slope[key * stride + r] = df/dscore. NULL where the slope is 1 everywhere (ALiBi): use
    * `score`. */
   void (*score_slope)(const fx_tile_args *args, float *s, float *slope, int64_t stride, float factor);
-  /* For pairs whose bit is set: table_grad[t][index] += ds * df/dtable[index], in order of ascending key,
-   * then row. raw: the score in natural units before f; ds: the gradient of f's result. */
+  /* For pairs whose bit is set: table_grad[t][index] += ds * df/dtable[index], key by key, and for each key
+   * read by read, then row by row. raw: the score in natural units before f; ds: the gradient of f's result.
+   */
   void (*tables)(const fx_tile_args *args, const uint32_t *bits, const float *raw, const float *ds,
                  int64_t stride);
   /* False when an index of mask or score leaves its buffer at a pair whose bit is set and whose branch is
