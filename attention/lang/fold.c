@@ -191,11 +191,9 @@ static bool commutes(const fx_ex_node *node) {
   case FX_EX_BIT_AND:
   case FX_EX_BIT_OR:
   case FX_EX_BIT_XOR:
-  case FX_EX_AND:
-  case FX_EX_OR:
   case FX_EX_EQ:
   case FX_EX_NE:
-    return true;
+    return true; /* but not && and ||: what stands first decides whether the second one's indices count */
   case FX_EX_MIN:
   case FX_EX_MAX:
     return node->type == FX_EX_INT; /* a NaN and a signed zero have their sides */

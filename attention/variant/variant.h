@@ -24,6 +24,20 @@ typedef struct fx_variant_read {
   fx_ex slope; /* d score / d load, a float node */
 } fx_variant_read;
 
+/* A learnable table as a parameter of the model. */
+typedef enum fx_table_init {
+  FX_TABLE_INIT_ZEROS,
+  FX_TABLE_INIT_NORMAL,  /* mean 0, standard deviation `value` */
+  FX_TABLE_INIT_CONSTANT /* `value` */
+} fx_table_init;
+
+typedef struct fx_variant_table {
+  int32_t buffer; /* its declaration has name and shape */
+  fx_table_init init;
+  float value;
+  bool weight_decay;
+} fx_variant_table;
+
 typedef struct fx_variant {
   char name[64];
   fx_ex_pool *pool;
@@ -35,13 +49,33 @@ typedef struct fx_variant {
   bool guarded;      /* the score may be -inf or NaN, or its slope not finite: kernels select where P is 0 */
   bool sinks;        /* one learnable logit a head joins the softmax's denominator */
   int32_t num_reads;
-  fx_variant_read *reads; /* of learnable tables */
+  fx_variant_read *reads; /* of learnable tables, where the derivative is not 0 everywhere */
+  int32_t num_tables;
+  fx_variant_table tables[FX_VARIANT_MAX_TABLES]; /* that the score reads */
   fx_hash128
       hash;   /* of what kernels see: canonical expressions and declarations, not names or parameter values */
   char *text; /* the canonical form, parameters by value: what plan keys, checkpoints and people are given */
 } fx_variant;
 
+/* What a variant is made of; the rest of fx_variant follows from it. */
+typedef struct fx_variant_parts {
+  const char *name;
+  fx_ex mask;  /* FX_EX_NONE: everything is visible */
+  fx_ex score; /* FX_EX_NONE: the score is kept */
+  bool sinks;
+  const fx_variant_table *tables; /* learnable ones that are not listed start from zeros, without decay */
+  int32_t num_tables;
+} fx_variant_parts;
+
+/* From nodes of `pool`, which the variant owns from then on (on failure it stays the caller's).
+ * FX_ERR_CONFIG: the mask is no condition, or reads the score or a learnable table; the score is no number; a
+ * learnable table is read in an index; more than FX_VARIANT_MAX_TABLES of them; the pool is full. */
+fx_status fx_variant_create(fx_ex_pool *pool, const fx_variant_parts *parts, fx_variant **out);
 void fx_variant_destroy(fx_variant *variant);
+
+/* The rules that a mask, and a score, must keep by themselves: FX_ERR_CONFIG with the reason. */
+fx_status fx_variant_check_mask(const fx_ex_pool *pool, fx_ex mask);
+fx_status fx_variant_check_score(const fx_ex_pool *pool, fx_ex score);
 
 #ifdef __cplusplus
 }

@@ -6,8 +6,7 @@
 
 #include "core/config/config.h"
 #include "core/config/schema.h"
-
-enum { NAME_MAX_BYTES = 64 }; /* longer names are compared by their start */
+#include "dynamo_rt/base/nearest.h"
 
 const fx_key *fx_schema_find(const char *section, const char *name) {
   for (int i = 0; i < fx_schema_count; i++)
@@ -44,38 +43,12 @@ bool fx_schema_is_section(const char *name) {
   return false;
 }
 
-static int least(int a, int b) {
-  return a < b ? a : b;
-}
-
-/* Levenshtein: insertions, deletions and substitutions cost one each. */
-static int edit_distance(const char *a, const char *b) {
-  int rows[2][NAME_MAX_BYTES + 1];
-  int n = (int)strnlen(a, NAME_MAX_BYTES), m = (int)strnlen(b, NAME_MAX_BYTES);
-  for (int j = 0; j <= m; j++) rows[0][j] = j;
-  for (int i = 1; i <= n; i++) {
-    int *row = rows[i % 2], *above = rows[(i + 1) % 2];
-    row[0] = i;
-    for (int j = 1; j <= m; j++)
-      row[j] = least(least(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
-  }
-  return rows[n % 2][m];
-}
-
-/* Edits, but a name that is a part of the other one (batch_size, sliding) is near whatever is missing. */
-static int name_distance(const char *a, const char *b) {
-  enum { PART_LEAST = 4, PART_DISTANCE = 3 };
-  int edits = edit_distance(a, b);
-  bool part = (strlen(a) >= PART_LEAST && strstr(b, a)) || (strlen(b) >= PART_LEAST && strstr(a, b));
-  return part ? least(edits, PART_DISTANCE) : edits;
-}
-
 const fx_key *fx_schema_nearest(const char *section, const char *name) {
   const fx_key *nearest = &fx_schema[0];
   int best = 1 << 20;
   for (int i = 0; i < fx_schema_count; i++) {
     int distance =
-        name_distance(name, fx_schema[i].name) + (strcmp(fx_schema[i].section, section) == 0 ? 0 : 1);
+        fx_name_distance(name, fx_schema[i].name) + (strcmp(fx_schema[i].section, section) == 0 ? 0 : 1);
     if (distance < best) best = distance, nearest = &fx_schema[i];
   }
   return nearest;
@@ -85,7 +58,7 @@ const char *fx_schema_nearest_section(const char *name) {
   const char *nearest = fx_schema_sections[0];
   int best = 1 << 20;
   for (int i = 0; fx_schema_sections[i]; i++) {
-    int distance = name_distance(name, fx_schema_sections[i]);
+    int distance = fx_name_distance(name, fx_schema_sections[i]);
     if (distance < best) best = distance, nearest = fx_schema_sections[i];
   }
   return nearest;
@@ -94,7 +67,8 @@ const char *fx_schema_nearest_section(const char *name) {
 const fx_key *fx_schema_nearest_param(const char *name) {
   int nearest = 0;
   for (int i = 1; i < fx_schema_params_count; i++)
-    if (name_distance(name, fx_schema_params[i].name) < name_distance(name, fx_schema_params[nearest].name))
+    if (fx_name_distance(name, fx_schema_params[i].name) <
+        fx_name_distance(name, fx_schema_params[nearest].name))
       nearest = i;
   return &fx_schema_params[nearest];
 }
@@ -102,8 +76,8 @@ const fx_key *fx_schema_nearest_param(const char *name) {
 const fx_variant_row *fx_schema_nearest_variant(const char *name) {
   int nearest = 0;
   for (int i = 1; i < fx_schema_variants_count; i++)
-    if (name_distance(name, fx_schema_variants[i].name) <
-        name_distance(name, fx_schema_variants[nearest].name))
+    if (fx_name_distance(name, fx_schema_variants[i].name) <
+        fx_name_distance(name, fx_schema_variants[nearest].name))
       nearest = i;
   return &fx_schema_variants[nearest];
 }
@@ -133,7 +107,7 @@ int fx_words_nearest(const char *words, const char *word) {
   int nearest = 0, best = 1 << 20;
   for (int i = 0; i < fx_words_count(words); i++) {
     fx_words_get(words, i, candidate);
-    int distance = name_distance(word, candidate);
+    int distance = fx_name_distance(word, candidate);
     if (distance < best) best = distance, nearest = i;
   }
   return nearest;
