@@ -72,7 +72,7 @@ fx_limits fx_limits_plan(const fx_mask_variant *variant, const fx_mask_inputs *i
 }
 
 static int64_t interval_count(const fx_limits *limits) {
-  return (int64_t)limits->R * limits->Bm * limits->Tpad;
+  return (int64_t)limits->R * limits->Bm * fx_limits_heads(limits) * limits->Tpad;
 }
 
 size_t fx_limits_bytes(const fx_limits *limits) {

@@ -203,7 +203,7 @@ static void overflow(void) {
 static void two_intervals(void) {
   attention_case c = case_create((attention_spec){"sliding_window", 1, 500, 500, 1, 1, 8, 60, false, false});
   int32_t Tpad = c.limits.Tpad, *both = case_room(4 * sizeof(int32_t) * (size_t)Tpad);
-  fx_limits two = {2, 1, 500, Tpad, 500, both, both + 2 * Tpad};
+  fx_limits two = {2, 1, 500, Tpad, 500, both, both + 2 * Tpad, 1};
   memset(both, 0, 4 * sizeof(int32_t) * (size_t)Tpad);
   for (int q = 0; q < 500; q++) {
     two.lo[q] = c.limits.lo[q], two.hi[q] = c.limits.hi[q];
