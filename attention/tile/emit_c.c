@@ -140,9 +140,9 @@ static bool divides_by_literal(const writer *w, const fx_code_instr *instr) {
 
 static void value(const writer *w, const fx_code_instr *instr) {
   if (instr->op == FX_EX_LOAD) {
-    fprintf(w->out, "b%d[", instr->index);
+    fprintf(w->out, "b%d[(", instr->index);
     flat_index(w, &w->code->buffer[instr->index], instr->arg, instr->in_range, instr->rate);
-    fputc(']', w->out);
+    fputs(") & all]", w->out);
   } else if (instr->op == FX_EX_SELECT) {
     name(w, instr->arg[0], instr->rate);
     fputs(" ? ", w->out);
@@ -158,6 +158,10 @@ static void value(const writer *w, const fx_code_instr *instr) {
   }
 }
 
+/* gcc 12 takes a comparison that becomes an index for a vector of offsets when it is a vector mask (AVX-512),
+ * and gathers with garbage. A mask of ones of which it cannot know stands between. */
+static const char g_all[] = "  int32_t all = -1;\n  __asm__(\"\" : \"+r\"(all));\n";
+
 /* All instructions of a rate, one line each. */
 static void statements(const writer *w, fx_code_rate rate, const char *indent) {
   for (int32_t i = 0; i < w->code->num_instrs; i++) {
@@ -172,15 +176,16 @@ static void statements(const writer *w, fx_code_rate rate, const char *indent) {
 
 static void once_a_tile(const writer *w) {
   const fx_code *code = w->code;
-  bool param[FX_EX_MAX_PARAMS] = {false}, buffer[FX_EX_MAX_BUFFERS] = {false}, rows = false;
+  bool param[FX_EX_MAX_PARAMS] = {false}, buffer[FX_EX_MAX_BUFFERS] = {false}, rows = false, loads = false;
   for (int32_t i = 0; i < code->num_instrs; i++) {
     const fx_code_instr *instr = &code->instr[i];
     if (instr->op == FX_EX_PARAM) param[instr->index] = true;
-    if (instr->op == FX_EX_LOAD) buffer[instr->index] = true;
+    if (instr->op == FX_EX_LOAD) buffer[instr->index] = loads = true;
     if (instr->rate != FX_CODE_Q || instr->num_args == 0) continue;
     fprintf(w->out, "  %s a%d[32];\n", g_types[instr->type], i);
     rows = true;
   }
+  if (loads) fputs(g_all, w->out);
   if ((code->depends >> FX_EX_H) & 1) fputs("  const int32_t h = args->h;\n", w->out);
   if ((code->depends >> FX_EX_Q) & 1) fputs("  const int32_t *const q = args->q;\n", w->out);
   for (int i = 0; i < code->num_params; i++)
