@@ -43,14 +43,18 @@ size_t fx_attention_cpu_workspace(fx_attention_pass pass, const fx_attention_sha
 static fx_status check_mask(fx_attention_pass pass, const fx_attention_shape *shape) {
   const fx_limits *limits = shape->limits;
   const fx_runs *runs = shape->runs;
-  if (limits && (limits->R != 1 || limits->T != shape->T_q || (limits->Bm != 1 && limits->Bm != shape->B)))
-    return fx_error(FX_ERR_SHAPE,
-                    "attention: limits are R=%d Bm=%d T=%d, expected R=1, Bm=1 or %d, T=%d (one row a query)",
-                    limits->R, limits->Bm, limits->T, shape->B, shape->T_q);
+  if (limits && (limits->R != 1 || limits->T != shape->T_q || (limits->Bm != 1 && limits->Bm != shape->B) ||
+                 (fx_limits_heads(limits) != 1 && limits->Hm != shape->H)))
+    return fx_error(
+        FX_ERR_SHAPE,
+        "attention: limits are R=%d Bm=%d Hm=%d T=%d, expected R=1, Bm=1 or %d, Hm=1 or %d, T=%d (one "
+        "row a query)",
+        limits->R, limits->Bm, limits->Hm, limits->T, shape->B, shape->H, shape->T_q);
   if (!runs) return FX_OK;
   fx_attention_tile tile = fx_attention_cpu_tile(pass, shape->D);
   if (runs->block != tile.q || runs->tile != tile.kv || runs->block_length != shape->T_q ||
       runs->tile_length != shape->T_kv || (runs->Bm != 1 && runs->Bm != shape->B) ||
+      (fx_runs_heads(runs) != 1 && runs->Hm != shape->H) ||
       (!shape->kv_bases && runs->kv_base != shape->kv_base))
     return fx_error(
         FX_ERR_SHAPE,
@@ -97,14 +101,14 @@ static void load_positions(const fx_attention_shape *shape, fx_flash_rows *rows,
   }
 }
 
-void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
+void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
                         fx_flash_rows *rows) {
   const fx_limits *limits = shape->limits;
   rows->first = block * size;
   rows->count = fx_flash_at_most(shape->T_q - rows->first, size);
   rows->span = g_nothing;
   for (int32_t g = 0; g < FX_FLASH_GROUPS; g++) rows->group[g] = g_nothing;
-  int64_t at = limits ? (limits->Bm == 1 ? 0 : (int64_t)b * limits->Tpad) + rows->first : 0;
+  int64_t at = limits ? fx_limits_at(limits, 0, b, h) + rows->first : 0;
   for (int32_t r = 0; r < size; r++) {
     bool exists = r < rows->count;
     int32_t lo = limits && exists ? limits->lo[at + r] : 0;
@@ -124,8 +128,8 @@ static int32_t shift_of(const fx_attention_shape *shape, int32_t key) {
   return shape->kv_bases[block] - block * FX_LIMITS_ALIGN;
 }
 
-fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
-                                  const fx_flash_rows *rows, int32_t from, int32_t to) {
+fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block,
+                                  int32_t size, const fx_flash_rows *rows, int32_t from, int32_t to) {
   fx_flash_walk walk = {.shape = shape, .size = size, .from = from, .to = to};
   if (!shape->kv_bases) { /* one shift: cut to the keys the block sees */
     walk.from = (int32_t)fx_max_i64(from, rows->span.from - shape->kv_base);
@@ -137,7 +141,7 @@ fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, in
   walk.next = walk.from / size;
   if (shape->runs) {
     int32_t count;
-    walk.run = fx_runs_get(shape->runs, b, block, &count);
+    walk.run = fx_runs_get_head(shape->runs, b, h, block, &count);
     walk.end = walk.run + count;
   }
   return walk;
@@ -160,9 +164,9 @@ bool fx_flash_walk_next(fx_flash_walk *walk, fx_flash_keys *keys) {
   return true;
 }
 
-bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
+bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
                    const fx_flash_rows *rows, int32_t from, int32_t to) {
   fx_flash_keys keys;
-  fx_flash_walk walk = fx_flash_walk_begin(shape, b, block, size, rows, from, to);
+  fx_flash_walk walk = fx_flash_walk_begin(shape, b, h, block, size, rows, from, to);
   return fx_flash_walk_next(&walk, &keys);
 }

@@ -240,8 +240,8 @@ static void store_dq(const backward_task *task, int32_t h, const fx_flash_rows *
 static void backward_block(backward_task *task, int32_t h, int32_t block, const backward_scratch *scratch) {
   const fx_attention_shape *shape = &task->args->shape;
   fx_flash_rows rows;
-  fx_flash_rows_load(shape, task->b, block, task->tile.q, &rows);
-  bool seen = fx_flash_sees(shape, task->b, block, task->tile.kv, &rows, task->from, task->to);
+  fx_flash_rows_load(shape, task->b, h, block, task->tile.q, &rows);
+  bool seen = fx_flash_sees(shape, task->b, h, block, task->tile.kv, &rows, task->from, task->to);
   if (!seen && task->partials) return; /* the sum skips this split */
   memset(scratch->dq, 0, (size_t)(rows.count * (shape->D + FX_FLASH_PAD)) * sizeof(float));
   if (seen) {
@@ -249,7 +249,7 @@ static void backward_block(backward_task *task, int32_t h, int32_t block, const 
     pack_rows(task, h, &rows, scratch);
     task->tile_program.args.h = h;
     fx_flash_walk walk =
-        fx_flash_walk_begin(shape, task->b, block, task->tile.kv, &rows, task->from, task->to);
+        fx_flash_walk_begin(shape, task->b, h, block, task->tile.kv, &rows, task->from, task->to);
     while (fx_flash_walk_next(&walk, &keys)) backward_tile(task, &rows, scratch, &keys);
   }
   store_dq(task, h, &rows, scratch->dq);
@@ -295,12 +295,12 @@ static void sum_partials(const fx_attention_backward *args, fx_attention_tile ti
   int32_t D = shape->D;
   fx_flash_rows rows;
   float sum[FX_FLASH_ROWS * FX_FLASH_MOST_D];
-  fx_flash_rows_load(shape, b, block, tile.q, &rows);
+  fx_flash_rows_load(shape, b, h, block, tile.q, &rows);
   memset(sum, 0, (size_t)(rows.count * D) * sizeof(float));
   for (int32_t split = 0; split < splits; split++) {
     int32_t from, to;
     split_keys(shape, tile.kv, split, splits, &from, &to);
-    if (!fx_flash_sees(shape, b, block, tile.kv, &rows, from, to)) continue;
+    if (!fx_flash_sees(shape, b, h, block, tile.kv, &rows, from, to)) continue;
     int64_t head = ((int64_t)split * shape->B + b) * shape->H + h;
     const float *partial = partials + (head * shape->T_q + rows.first) * D;
     for (int32_t i = 0; i < rows.count * D; i++) sum[i] += partial[i];

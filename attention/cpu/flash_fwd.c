@@ -104,8 +104,9 @@ static void attend_block(forward_task *task, const fx_flash_rows *rows, const fo
   int32_t D = shape->D, kv_head = task->h / (shape->H / shape->K);
   int64_t row = D + FX_FLASH_PAD;
   fx_flash_keys keys, cut;
-  fx_flash_walk walk = fx_flash_walk_begin(
-      shape, task->b, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).kv, rows, 0, shape->T_kv);
+  fx_flash_walk walk =
+      fx_flash_walk_begin(shape, task->b, task->h, task->block,
+                          fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).kv, rows, 0, shape->T_kv);
   while (fx_flash_walk_next(&walk, &keys)) {
     int32_t count = keys.to - keys.from;
     fx_flash_read(task->leaf, &task->k, task->b, kv_head, keys.from, count, D, 1.0f, scratch->k, row);
@@ -165,7 +166,7 @@ static void forward_block(const fx_attention_forward *args, forward_task *task,
   const fx_attention_shape *shape = &args->shape;
   int32_t size = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D).q;
   fx_flash_rows rows;
-  fx_flash_rows_load(shape, task->b, task->block, size, &rows);
+  fx_flash_rows_load(shape, task->b, task->h, task->block, size, &rows);
   pack_queries(task, &rows, scratch);
   state_clear(&rows, shape->D, scratch);
   attend_block(task, &rows, scratch);
@@ -181,7 +182,8 @@ static void partial_block(const fx_attention_partial *args, forward_task *task,
   int32_t D = shape->D;
   int64_t row = D + FX_FLASH_PAD;
   fx_flash_rows rows;
-  fx_flash_rows_load(shape, task->b, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).q, &rows);
+  fx_flash_rows_load(shape, task->b, task->h, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).q,
+                     &rows);
   float *o = fx_flash_out_at(state, task->b, task->h, rows.first);
   int64_t at = lse_row(shape, task->b, task->h, rows.first);
   pack_queries(task, &rows, scratch);

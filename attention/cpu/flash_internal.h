@@ -36,8 +36,8 @@ typedef struct fx_flash_rows {
   fx_flash_span group[FX_FLASH_GROUPS];
 } fx_flash_rows;
 
-/* The rows of block `block` of sample b in blocks of `size` rows. */
-void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
+/* The rows of block `block` of sample b and head h in blocks of `size` rows. */
+void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
                         fx_flash_rows *rows);
 
 /* A range of keys inside one tile. */
@@ -56,12 +56,12 @@ typedef struct fx_flash_walk {
   int32_t from, to;        /* local keys */
 } fx_flash_walk;
 
-fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
-                                  const fx_flash_rows *rows, int32_t from, int32_t to);
+fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block,
+                                  int32_t size, const fx_flash_rows *rows, int32_t from, int32_t to);
 /* The next non-empty range of keys; false after the last. */
 bool fx_flash_walk_next(fx_flash_walk *walk, fx_flash_keys *keys);
 /* False when run lists or limits say that the block sees nothing of the local keys [from, to). */
-bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
+bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
                    const fx_flash_rows *rows, int32_t from, int32_t to);
 
 /* Number of KV splits of the backward: enough for 64 tasks, at most 8, never a function of the threads. */

@@ -32,7 +32,7 @@ typedef struct recorder {
   const fx_config_model *m;
   fx_graph *graph;
   const fx_value *weight;
-  fx_attention_mask mask;
+  fx_attention_inputs mask;
   fx_attention_attr attention;
   fx_value rope_table, ordinal, iteration;
   uint64_t seed;
@@ -70,7 +70,7 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   fx_value q = fx_slice_heads(FX_AT(r->graph), qkv, 0, H, D);
   fx_value k = fx_slice_heads(FX_AT(r->graph), qkv, H * D, K, D);
   fx_value v = fx_slice_heads(FX_AT(r->graph), qkv, (H + K) * D, K, D);
-  fx_value out = fx_flex_attention(FX_AT(r->graph), q, k, v, r->mask, r->attention, NULL);
+  fx_value out = fx_flex_attention(FX_AT(r->graph), q, k, v, &r->mask, r->attention, NULL);
   if (out == FX_NONE) return FX_NONE;
   const fx_type *type = fx_graph_type(r->graph, out);
   out = fx_reshape(FX_AT(r->graph), out, 3, (int64_t[]){type->dim[0], type->dim[1], H * D});
@@ -124,7 +124,7 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
   recorder r = {.m = m,
                 .graph = graph,
                 .weight = values->weight,
-                .mask = {FX_NONE, FX_NONE, FX_NONE, FX_NONE},
+                .mask = fx_attention_no_inputs(),
                 .attention = mask->attr,
                 .rope_table = FX_NONE,
                 .seed = (uint64_t)model->config->train.seed,

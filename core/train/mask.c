@@ -59,6 +59,9 @@ fx_model_mask fx_mask_builder_model(const fx_mask_builder *builder) {
   fx_limits limits = plan_limits(builder);
   mask.attr.R = limits.R;
   mask.attr.Bm = limits.Bm;
+  mask.attr.Hm = mask.attr.runs_Hm = 1;
+  mask.attr.runs_Bm = limits.Bm;
+  mask.attr.capacity = mask.attr.capacity_backward = fx_runs_capacity(limits.R);
   mask.attr.T_total = builder->T;
   return mask;
 }
