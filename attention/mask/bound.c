@@ -8,7 +8,7 @@
 
 #define FX_BOUND_CLONES \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
-enum { LANES = FX_POINTS_LANES };
+enum { LANES = FX_BOUND_LANES };
 #define FX_BOUND_LIMIT ((int64_t)1 << 62)
 
 void fx_bounds_init(fx_bounds *bounds, const fx_ex_pool *pool, const fx_interval_code *code) {
@@ -196,11 +196,13 @@ typedef struct instr {
   int64_t value;  /* CONST; FIRST: length of the buffer */
 } instr;
 
+enum { MAX_INTERPS = FX_BOUND_MAX / FX_INTERP_MAX_OUTPUTS };
+
 struct fx_bound_code {
   int32_t count, num_outputs, num_fingers;
   instr *code;
   int32_t *output;
-  fx_points *rows;
+  fx_interp *interp[MAX_INTERPS]; /* of the rows' nodes, up to 16 each */
   int32_t num_rows;
 };
 
@@ -209,7 +211,11 @@ static fx_status make_rows(const fx_bounds *bounds, const bool *needed, fx_bound
   for (fx_bound i = 0; i < bounds->count; i++)
     if (needed[i] && bounds->term[i].op == FX_BOUND_ROW)
       nodes[made->num_rows++] = (fx_ex)bounds->term[i].value;
-  return fx_points_create(bounds->pool, nodes, made->num_rows, &made->rows);
+  for (int32_t i = 0; i < made->num_rows; i += FX_INTERP_MAX_OUTPUTS)
+    FX_TRY(fx_interp_create(bounds->pool, nodes + i,
+                            (int)fx_min_i64(FX_INTERP_MAX_OUTPUTS, made->num_rows - i),
+                            &made->interp[i / FX_INTERP_MAX_OUTPUTS]));
+  return FX_OK;
 }
 
 fx_status fx_bound_code_create(const fx_bounds *bounds, const fx_bound *outputs, int num_outputs,
@@ -254,7 +260,7 @@ void fx_bound_code_destroy(fx_bound_code *code) {
   if (!code) return;
   free(code->code);
   free(code->output);
-  fx_points_destroy(code->rows);
+  for (int i = 0; i < MAX_INTERPS; i++) fx_interp_destroy(code->interp[i]);
   free(code);
 }
 
@@ -263,13 +269,11 @@ typedef int64_t column[LANES];
 static size_t fingers_bytes(const fx_bound_code *code) {
   return fx_align_up((size_t)code->num_fingers * sizeof(int64_t), FX_ALIGN);
 }
-static size_t roots_bytes(const fx_bound_code *code) {
-  return fx_align_up((size_t)code->num_rows * sizeof(void *), FX_ALIGN);
-}
+
+typedef int32_t row[LANES];
 
 size_t fx_bound_scratch(const fx_bound_code *code) {
-  return fingers_bytes(code) + roots_bytes(code) + (size_t)code->count * sizeof(column) +
-         fx_points_scratch(code->rows);
+  return fingers_bytes(code) + (size_t)code->count * sizeof(column) + (size_t)code->num_rows * sizeof(row);
 }
 
 void fx_bound_begin(const fx_bound_code *code, void *scratch) {
@@ -313,8 +317,8 @@ static void run_first(const instr *in, const int32_t *x, int n, const int64_t *k
   *finger = at;
 }
 
-FX_BOUND_CLONES static void run_columns(const fx_bound_code *code, const fx_sample *sample, int n,
-                                        const fx_ex_value *const *rows, int64_t *fingers, column *col) {
+FX_BOUND_CLONES static void run_columns(const fx_bound_code *code, const fx_interp_inputs *inputs, int n,
+                                        const row *rows, int64_t *fingers, column *col) {
   for (int32_t c = 0; c < code->count; c++) {
     const instr *in = &code->code[c];
     int64_t *to = col[c];
@@ -324,7 +328,7 @@ FX_BOUND_CLONES static void run_columns(const fx_bound_code *code, const fx_samp
       for (int i = 0; i < n; i++) to[i] = in->value;
       break;
     case FX_BOUND_ROW:
-      for (int i = 0; i < n; i++) to[i] = rows[in->index][i].i;
+      for (int i = 0; i < n; i++) to[i] = rows[in->index][i];
       break;
     case FX_BOUND_ADD:
       for (int i = 0; i < n; i++) to[i] = a[i] + b[i];
@@ -354,18 +358,21 @@ FX_BOUND_CLONES static void run_columns(const fx_bound_code *code, const fx_samp
       for (int i = 0; i < n; i++) to[i] = a[i] ? b[i] : d[i];
       break;
     default:
-      run_first(in, sample->buffer[in->index], n, a, &fingers[in->finger], to);
+      run_first(in, inputs->buffer[in->index], n, a, &fingers[in->finger], to);
     }
   }
 }
 
-void fx_bound_run(const fx_bound_code *code, const fx_sample *sample, int32_t h, int n, const int32_t *q,
-                  void *scratch, const int64_t **out) {
-  char *at = scratch;
-  int64_t *fingers = (int64_t *)(void *)at;
-  const fx_ex_value **rows = (const fx_ex_value **)(void *)(at += fingers_bytes(code));
-  column *col = (column *)(void *)(at += roots_bytes(code));
-  fx_points_run(code->rows, sample, h, n, q, q, col + code->count, rows);
-  run_columns(code, sample, n, rows, fingers, col);
+void fx_bound_run(const fx_bound_code *code, const fx_interp_inputs *inputs, int32_t h, int n,
+                  const int32_t *q, void *scratch, const int64_t **out) {
+  int64_t *fingers = scratch;
+  column *col = (column *)(void *)((char *)scratch + fingers_bytes(code));
+  row *rows = (row *)(void *)(col + code->count);
+  for (int32_t i = 0; i < code->num_rows; i += FX_INTERP_MAX_OUTPUTS) {
+    void *output[FX_INTERP_MAX_OUTPUTS];
+    for (int32_t k = 0; k < FX_INTERP_MAX_OUTPUTS && i + k < code->num_rows; k++) output[k] = rows[i + k];
+    fx_interp_run(code->interp[i / FX_INTERP_MAX_OUTPUTS], inputs, h, n, q, NULL, NULL, output);
+  }
+  run_columns(code, inputs, n, (const row *)rows, fingers, col);
   for (int i = 0; i < code->num_outputs; i++) out[i] = col[code->output[i]];
 }

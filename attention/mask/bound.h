@@ -13,14 +13,14 @@
 #include <stddef.h>
 
 #include "attention/mask/interval.h"
-#include "attention/mask/points.h"
+#include "attention/tile/interp.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef int32_t fx_bound;
-enum { FX_BOUND_NONE = -1, FX_BOUND_MAX = 512 };
+enum { FX_BOUND_NONE = -1, FX_BOUND_MAX = 512, FX_BOUND_LANES = 256 };
 
 typedef enum fx_bound_op {
   FX_BOUND_CONST,
@@ -72,7 +72,8 @@ static inline fx_bound fx_bound_plus(fx_bounds *bounds, fx_bound a, int64_t valu
 /* Terms that outputs use, ready to run; immutable. */
 typedef struct fx_bound_code fx_bound_code;
 
-/* outputs[num_outputs] are terms; the pool must outlive the result. FX_ERR_MEMORY. */
+/* outputs[num_outputs] are terms; the pool must outlive the result. FX_ERR_MEMORY,
+ * FX_ERR_UNSUPPORTED. */
 fx_status fx_bound_code_create(const fx_bounds *bounds, const fx_bound *outputs, int num_outputs,
                                fx_bound_code **code);
 void fx_bound_code_destroy(fx_bound_code *code);
@@ -80,9 +81,9 @@ void fx_bound_code_destroy(fx_bound_code *code);
 size_t fx_bound_scratch(const fx_bound_code *code);
 /* Forgets where earlier rows' searches ended; before the first run on a sample. */
 void fx_bound_begin(const fx_bound_code *code, void *scratch);
-/* out[o][i] for rows q[i], i < n <= FX_POINTS_LANES; they lie in `scratch`. */
-void fx_bound_run(const fx_bound_code *code, const fx_sample *sample, int32_t h, int n, const int32_t *q,
-                  void *scratch, const int64_t **out);
+/* out[o][i] for rows q[i], i < n <= FX_BOUND_LANES; they lie in `scratch`. */
+void fx_bound_run(const fx_bound_code *code, const fx_interp_inputs *inputs, int32_t h, int n,
+                  const int32_t *q, void *scratch, const int64_t **out);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@ enum {
 
 struct fx_classifier {
   fx_interval_code *code;
-  fx_points *points;
+  fx_interp *points;
   int32_t num_buffers;
   int64_t summarised[FX_EX_MAX_BUFFERS]; /* values of the buffers that the mask reads, else 0 */
   bool floats[FX_EX_MAX_BUFFERS], monotone[FX_EX_MAX_BUFFERS];
@@ -34,7 +34,7 @@ typedef struct level {
 
 typedef struct work {
   const fx_classifier *classifier;
-  const fx_sample *sample;
+  const fx_interp_inputs *sample;
   int32_t h;
   const fx_positions *q, *kv;
   fx_runs *runs;
@@ -46,7 +46,6 @@ typedef struct work {
   fx_interval_end *block[3]; /* what depends on rows only: [live registers][lo, hi][lanes] */
   const int32_t *live_q, *live_kv;
   int32_t num_q, num_kv;
-  void *points_scratch;
 } work;
 
 static void find_reads(fx_classifier *made, const fx_ex_pool *pool, const bool *needed, fx_ex mask) {
@@ -67,7 +66,7 @@ fx_status fx_classifier_create(const fx_ex_pool *pool, fx_ex mask, fx_classifier
   bool *needed = fx_ex_reachable(pool, &mask, 1);
   fx_status status = needed ? fx_calloc(&made, 1, sizeof *made) : FX_ERR_MEMORY;
   if (status == FX_OK) status = fx_interval_create(pool, mask, &made->code);
-  if (status == FX_OK) status = fx_points_create(pool, &mask, 1, &made->points);
+  if (status == FX_OK) status = fx_interp_create(pool, &mask, 1, &made->points);
   if (status == FX_OK) {
     find_reads(made, pool, needed, mask);
     *classifier = made;
@@ -81,7 +80,7 @@ fx_status fx_classifier_create(const fx_ex_pool *pool, fx_ex mask, fx_classifier
 void fx_classifier_destroy(fx_classifier *classifier) {
   if (!classifier) return;
   fx_interval_destroy(classifier->code);
-  fx_points_destroy(classifier->points);
+  fx_interp_destroy(classifier->points);
   free(classifier);
 }
 
@@ -134,7 +133,6 @@ static size_t lay_out(work *w, const fx_classifier *c, const fx_runs *runs, char
   for (int end = FIRST; end <= LAST; end++) plan_level(w, &w->end[end], runs->tiles, base, &at);
   for (int what = BLOCK; what <= LAST; what++)
     w->block[what] = take(base, &at, (size_t)w->num_q * 2 * FAN * sizeof(fx_interval_end));
-  w->points_scratch = take(base, &at, fx_points_scratch(c->points));
   return at;
 }
 
@@ -143,7 +141,7 @@ size_t fx_classify_scratch(const fx_classifier *classifier, const fx_runs *runs)
   return lay_out(&w, classifier, runs, NULL);
 }
 
-void fx_classify_begin(const fx_classifier *c, const fx_sample *sample, void *scratch) {
+void fx_classify_begin(const fx_classifier *c, const fx_interp_inputs *sample, void *scratch) {
   void *memory[FX_EX_MAX_BUFFERS];
   size_t at = 0;
   fx_summary *summary = take_summaries(c, scratch, &at, memory);
@@ -239,11 +237,12 @@ typedef struct part {
 } part;
 
 static void ask_points(const work *w, int n, const int32_t *q, const int32_t *kv, seen *s) {
-  const fx_ex_value *out;
-  fx_points_run(w->classifier->points, w->sample, w->h, n, q, kv, w->points_scratch, &out);
+  int32_t out[EXHAUSTIVE];
+  void *output = out;
+  fx_interp_run(w->classifier->points, w->sample, w->h, n, q, kv, NULL, &output);
   for (int i = 0; i < n; i++) {
-    s->visible |= out[i].i != 0;
-    s->hidden |= out[i].i == 0;
+    s->visible |= out[i] != 0;
+    s->hidden |= out[i] == 0;
   }
 }
 
@@ -354,7 +353,7 @@ static void descend(work *w, int depth, int32_t first, int lanes) {
   }
 }
 
-void fx_classify_build(const fx_classifier *classifier, const fx_sample *sample, int32_t h,
+void fx_classify_build(const fx_classifier *classifier, const fx_interp_inputs *sample, int32_t h,
                        const fx_positions *q, const fx_positions *kv, fx_runs *runs, int64_t first_list,
                        void *scratch) {
   work w = {.sample = sample, .h = h, .q = q, .kv = kv, .runs = runs};

@@ -10,9 +10,9 @@
 #ifndef FX_ATTENTION_MASK_CLASSIFY_H
 #define FX_ATTENTION_MASK_CLASSIFY_H
 
-#include "attention/mask/points.h"
 #include "attention/mask/positions.h"
 #include "attention/mask/runs.h"
+#include "attention/tile/interp.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,17 +21,18 @@ extern "C" {
 /* A mask made ready; immutable, any number of threads. */
 typedef struct fx_classifier fx_classifier;
 
-/* `mask` is a condition of the pool, which must outlive the result. FX_ERR_MEMORY. */
+/* `mask` is a condition of the pool, which must outlive the result. FX_ERR_MEMORY,
+ * FX_ERR_UNSUPPORTED. */
 fx_status fx_classifier_create(const fx_ex_pool *pool, fx_ex mask, fx_classifier **classifier);
 void fx_classifier_destroy(fx_classifier *classifier);
 
 /* Bytes of 64-byte aligned scratch for lists of this shape. */
 size_t fx_classify_scratch(const fx_classifier *classifier, const fx_runs *runs);
 /* Summarises the sample's buffers in `scratch`; before the builds on it. */
-void fx_classify_begin(const fx_classifier *classifier, const fx_sample *sample, void *scratch);
+void fx_classify_begin(const fx_classifier *classifier, const fx_interp_inputs *sample, void *scratch);
 /* Appends to the lists first_list .. + runs->blocks (cleared before) the tiles of one sample and head. q and
  * kv say where the rows and keys that are here lie in the sequence. */
-void fx_classify_build(const fx_classifier *classifier, const fx_sample *sample, int32_t h,
+void fx_classify_build(const fx_classifier *classifier, const fx_interp_inputs *sample, int32_t h,
                        const fx_positions *q, const fx_positions *kv, fx_runs *runs, int64_t first_list,
                        void *scratch);
 
