@@ -68,12 +68,16 @@ static const frame *outermost(const frame *f) {
   return f;
 }
 
+static const char *title_of(const fx_variant_spec *spec) {
+  return spec->title ? spec->title : spec->name;
+}
+
 static fx_status check_value(const frame *f, const fx_param_spec *declared, const fx_param_spec *value) {
   const char *path = outermost(f)->spec->path, *example = declared->example ? declared->example : "1";
   char range[80] = "";
   if (!value) {
-    fx_error(FX_ERR_CONFIG, "%s needs %s.params.%s; add it, for example %s.params.%s=%s", f->spec->name, path,
-             declared->name, path, declared->name, example);
+    fx_error(FX_ERR_CONFIG, "%s needs %s.params.%s; add it, for example %s.params.%s=%s", title_of(f->spec),
+             path, declared->name, path, declared->name, example);
     return misplaced(FX_ERR_CONFIG, &outermost(f)->spec->at);
   }
   bool limits = declared->min != 0 || declared->max != 0;
@@ -91,7 +95,6 @@ static fx_status check_value(const frame *f, const fx_param_spec *declared, cons
 static fx_status check_params(const frame *f) {
   for (int32_t i = 0; i < f->spec->num_params; i++) {
     const fx_param_spec *declared = &f->spec->param[i];
-    if (!declared->declared) continue;
     bool was = f->used[i];
     const fx_param_spec *value = value_of(f, declared->name);
     f->used[i] = was || f->above; /* the root's own entries have to be read by somebody */
@@ -124,8 +127,7 @@ static bool read_param(const reader *r, const char *name, fx_ex_symbol *symbol, 
     *failed = true;
     return false;
   }
-  bool is_int = own->declared ? own->is_int : value->is_int;
-  if (is_int) {
+  if (own->is_int) {
     symbol->node = fx_ex_int(r->tables ? r->tables : r->b->pool, (int32_t)value->value);
   } else if (r->tables) {
     symbol->node = fx_ex_float(r->tables, (float)value->value);
@@ -355,7 +357,7 @@ static fx_status enter(const fx_variant_spec *spec, const frame *above, frame *f
   for (const frame *other = above; other; other = other->above)
     if (other->spec == spec || f->depth > MAX_NESTED) {
       fx_error(FX_ERR_CONFIG,
-               "the variant %s refers to itself, or more than %d variants refer to one another", spec->name,
+               "the variant %s refers to itself, or more than %d variants refer to one another", title_of(spec),
                MAX_NESTED);
       return misplaced(FX_ERR_CONFIG, &outermost(above)->spec->at);
     }
@@ -437,7 +439,7 @@ static fx_status check_used(const frame *f) {
     bool param = i < spec->num_params;
     const char *name = param ? spec->param[i].name : spec->buffer[i - spec->num_params].name;
     fx_error(FX_ERR_CONFIG, "%s takes no %s %s.%s.%s; remove it, or read it in the mask or the score",
-             spec->name, param ? "parameter" : "buffer", spec->path, param ? "params" : "buffers", name);
+             title_of(spec), param ? "parameter" : "buffer", spec->path, param ? "params" : "buffers", name);
     return misplaced(FX_ERR_CONFIG, param ? &spec->param[i].at : &spec->buffer[i - spec->num_params].at);
   }
   return FX_OK;
