@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interval arithmetic in 64 bits over 32-bit values: what leaves int32 would wrap, so it is unknown. */
+/* Interval arithmetic in 64 bits over 32-bit values: what leaves int32 would wrap, so it is unknown. An
+ * unknown value is still an int32, which min, max, %, & and comparisons make something of. */
 #include "attention/lang/range.h"
 
 #include <math.h>
@@ -144,13 +145,12 @@ static interval of_node(const fx_ex_pool *pool, const fx_ex_node *n, const inter
     return b.known && c.known ? of(least(b.lo, c.lo), most(b.hi, c.hi)) : g_unknown;
   }
   if (n->type == FX_EX_BOOL && op >= FX_EX_LT && op <= FX_EX_NE) {
-    int result = floats || !a.known || !b.known ? -1 : compare(op, a, b);
+    int result = floats ? -1 : compare(op, a, b);
     return result < 0 ? of(0, 1) : of(result, result);
   }
   if (n->type == FX_EX_BOOL) return logic(op, a, b);
   if (op == FX_EX_TO_INT) return floats ? g_unknown : a;
-  if (op == FX_EX_MOD && !a.known && b.known) return modulo(of(INT32_MIN, INT32_MAX), b);
-  return a.known && b.known ? arithmetic(op, a, b) : g_unknown;
+  return arithmetic(op, a, b);
 }
 
 interval *fx_ex_intervals(const fx_ex_pool *pool, const bool *needed, fx_ex last) {
