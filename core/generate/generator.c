@@ -73,17 +73,19 @@ static fx_status check_causal(const fx_generator *g, const fx_attention_batch *b
   bool causal;
   FX_TRY(fx_attention_is_causal(g->attention, batch, &causal));
   if (causal) return FX_OK;
-  return fx_error(FX_ERR_UNSUPPORTED,
-                  "%s: its attention (%s) sees tokens that come later, so no text can be drawn from this model one "
-                  "token after the other",
-                  g->path, g->attention->text);
+  return fx_error(
+      FX_ERR_UNSUPPORTED,
+      "%s: its attention (%s) sees tokens that come later, so no text can be drawn from this model one "
+      "token after the other",
+      g->path, g->attention->text);
 }
 
 /* The inputs that no token changes: one document over the whole window. */
 static fx_status fill_constant(fx_generator *g) {
   int64_t T = g->T;
   int32_t *positions = fx_inputs_data(g->inputs, 0, "positions");
-  int32_t *targets = fx_inputs_data(g->inputs, 0, "targets"), *tokens = fx_inputs_data(g->inputs, 0, "tokens");
+  int32_t *targets = fx_inputs_data(g->inputs, 0, "targets"),
+          *tokens = fx_inputs_data(g->inputs, 0, "tokens");
   FX_TRY(fx_calloc(&g->bounds, 2 * (size_t)T, sizeof *g->bounds));
   for (int64_t t = 0; t < T; t++) {
     positions[t] = (int32_t)t;
@@ -168,7 +170,8 @@ fx_status fx_generator_logits(fx_generator *g, const int32_t *tokens, int64_t co
   memcpy(input, window, (size_t)used * sizeof *input);
   memset(input + used, 0, (size_t)(g->T - used) * sizeof *input);
   if (g->attention->reads_tokens) {
-    fx_attention_batch batch = {input, fx_inputs_data(g->inputs, 0, "positions"), g->bounds, g->bounds + g->T};
+    fx_attention_batch batch = {input, fx_inputs_data(g->inputs, 0, "positions"), g->bounds,
+                                g->bounds + g->T};
     FX_TRY(fx_attention_fill_slot(g->attention, &batch, g->inputs, 0));
   }
   FX_TRY(fx_stepper_run(g->stepper, FX_PHASE_LOGITS, 0));

@@ -36,13 +36,15 @@ static void plan_mask(fx_attention_setup *setup, int32_t index) {
     fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
     widen_scratch(setup, fx_mask_limits_scratch(kind->program));
     if (!kind->attr.ask_mask) {
-      kind->limits = add_field(setup, "mask_limits", index, (int64_t)(fx_limits_bytes(&limits) / sizeof(int32_t)));
+      kind->limits =
+          add_field(setup, "mask_limits", index, (int64_t)(fx_limits_bytes(&limits) / sizeof(int32_t)));
       kind->attr.R = limits.R;
       kind->attr.Bm = limits.Bm;
       kind->attr.Hm = fx_limits_heads(&limits);
       kind->attr.T_total = setup->T;
     } else { /* the kernels ask the expression, the run lists come from limits that only the builder sees */
-      widen_scratch(setup, fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN) + fx_limits_bytes(&limits));
+      widen_scratch(setup,
+                    fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN) + fx_limits_bytes(&limits));
     }
   }
   static const char *const names[] = {"mask_runs", "mask_runs_backward"};
@@ -62,10 +64,11 @@ static fx_status check_inputs(fx_attention_setup *setup, const fx_attention_kind
   for (int32_t i = 0; i < kind->flex->num_inputs; i++) {
     const char *name = fx_ex_buffer_at(variant->pool, kind->flex->input[i].buffer)->name;
     if (fx_variant_input_find(name) < 0)
-      return fx_error(FX_ERR_CONFIG,
-                      "attention variant \"%s\": no batch brings the buffer \"%s\"; batches bring doc_start, doc_end, "
-                      "doc_id, position, token, turn and role",
-                      variant->name, name);
+      return fx_error(
+          FX_ERR_CONFIG,
+          "attention variant \"%s\": no batch brings the buffer \"%s\"; batches bring doc_start, doc_end, "
+          "doc_id, position, token, turn and role",
+          variant->name, name);
     bool tokens = strcmp(name, "token") == 0 || strcmp(name, "turn") == 0 || strcmp(name, "role") == 0;
     setup->reads_tokens = setup->reads_tokens || tokens;
   }
@@ -197,8 +200,9 @@ static fx_status fill_kind(const fx_attention_setup *setup, const fx_attention_k
   fx_limits limits;
   if (by_limits) {
     limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
-    void *place = kind->limits >= 0 ? memory[kind->limits]
-                                    : (char *)scratch + fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);
+    void *place = kind->limits >= 0
+                      ? memory[kind->limits]
+                      : (char *)scratch + fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);
     fx_limits_bind(&limits, place);
     FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
   }
@@ -210,8 +214,8 @@ static fx_status fill_kind(const fx_attention_setup *setup, const fx_attention_k
   return FX_OK;
 }
 
-fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch, void *const *memory,
-                            void *scratch) {
+fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                            void *const *memory, void *scratch) {
   for (int32_t i = 0; i < setup->num_kinds; i++)
     FX_TRY(fill_kind(setup, &setup->kind[i], batch, memory, scratch));
   return FX_OK;
@@ -221,8 +225,7 @@ fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_atten
                                  fx_inputs *inputs, int slot) {
   void *memory[FX_ATTENTION_MAX_FIELDS];
   char *scratch = NULL;
-  for (int i = 0; i < setup->num_fields; i++)
-    memory[i] = fx_inputs_data(inputs, slot, setup->field[i].name);
+  for (int i = 0; i < setup->num_fields; i++) memory[i] = fx_inputs_data(inputs, slot, setup->field[i].name);
   FX_TRY(fx_alloc_aligned(&scratch, setup->scratch_bytes + FX_ALIGN));
   fx_status status = fx_attention_fill(setup, batch, memory, scratch);
   free(scratch);
@@ -246,8 +249,10 @@ static fx_status looks_ahead(const fx_attention_setup *setup, const fx_attention
   fx_limits limits = fx_mask_limits_plan(program, setup->B, setup->H, setup->T);
   fx_runs runs = fx_mask_runs_plan(program, setup->B, setup->H, setup->T, setup->T, setup->tile[0][0],
                                    setup->tile[0][1], 0);
-  size_t limits_bytes = fx_mask_program_facts(program)->form == FX_MASK_FORM_LIMITS ? fx_limits_bytes(&limits) : 0;
-  size_t scratch_bytes = limits_bytes ? fx_mask_limits_scratch(program) : fx_mask_runs_scratch(program, &runs);
+  size_t limits_bytes =
+      fx_mask_program_facts(program)->form == FX_MASK_FORM_LIMITS ? fx_limits_bytes(&limits) : 0;
+  size_t scratch_bytes =
+      limits_bytes ? fx_mask_limits_scratch(program) : fx_mask_runs_scratch(program, &runs);
   FX_TRY_GOTO(fx_alloc_aligned(&memory, limits_bytes + fx_runs_bytes(&runs)), destroy_program);
   FX_TRY_GOTO(fx_alloc_aligned(&scratch, scratch_bytes + FX_ALIGN), destroy_program);
   if (limits_bytes) {
@@ -255,7 +260,8 @@ static fx_status looks_ahead(const fx_attention_setup *setup, const fx_attention
     FX_TRY_GOTO(fx_mask_limits_build(program, in, &limits, scratch), destroy_program);
   }
   fx_runs_bind(&runs, memory + limits_bytes);
-  FX_TRY_GOTO(fx_mask_runs_build(program, in, limits_bytes ? &limits : NULL, &runs, scratch), destroy_program);
+  FX_TRY_GOTO(fx_mask_runs_build(program, in, limits_bytes ? &limits : NULL, &runs, scratch),
+              destroy_program);
   fx_runs_totals totals = fx_runs_count(&runs);
   *ahead = totals.full + totals.partial > 0;
 destroy_program:
@@ -265,7 +271,8 @@ destroy_program:
   return status;
 }
 
-fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch, bool *causal) {
+fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                                 bool *causal) {
   *causal = true;
   for (int32_t k = 0; k < setup->num_kinds && *causal; k++) {
     const fx_attention_kind *kind = &setup->kind[k];

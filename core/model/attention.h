@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attention of a model: its variants, compiled, and what each batch brings to them as runtime inputs (limits,
- * run lists, the batch's buffers).
+/* The attention of a model: its variants, compiled, and what each batch brings to them as runtime inputs
+ * (limits, run lists, the batch's buffers).
  *
  * Layers that attend alike are of one kind (config.h). A kind has up to four int32 fields, named mask_limits,
- * mask_runs, mask_runs_backward and mask_buffers, with _1, _2, ... for further kinds. Filling them needs only a
- * batch's documents and tokens, allocates nothing, and may run on the prefetch thread while a step computes. */
+ * mask_runs, mask_runs_backward and mask_buffers, with _1, _2, ... for further kinds. Filling them needs only
+ * a batch's documents and tokens, allocates nothing, and may run on the prefetch thread while a step
+ * computes. */
 #ifndef FX_CORE_MODEL_ATTENTION_H
 #define FX_CORE_MODEL_ATTENTION_H
 
@@ -48,9 +49,9 @@ typedef struct fx_attention_setup {
   char text[FX_ATTENTION_TEXT_BYTES]; /* for plan keys and people: name and hash of every kind */
 } fx_attention_setup;
 
-/* For batches of B samples of T positions. FX_ERR_CONFIG: a variant that cannot be built for this T, more kinds than
- * there is room for, or a buffer that no batch brings. Errors of fx_tile_kernel_create. Compiles, or loads from the
- * cache, what is not there yet. */
+/* For batches of B samples of T positions. FX_ERR_CONFIG: a variant that cannot be built for this T, more
+ * kinds than there is room for, or a buffer that no batch brings. Errors of fx_tile_kernel_create. Compiles,
+ * or loads from the cache, what is not there yet. */
 fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
                                     fx_attention_setup **out);
 void fx_attention_setup_destroy(fx_attention_setup *setup); /* NULL is fine */
@@ -63,16 +64,17 @@ typedef struct fx_attention_batch {
   const int32_t *tokens, *positions, *doc_start, *doc_end;
 } fx_attention_batch;
 
-/* memory[num_fields]: words of each field, overwritten. scratch: setup->scratch_bytes, 64-byte aligned; one for
- * each thread. FX_ERR_DATA: a buffer breaks what is declared of it. */
-fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch, void *const *memory,
-                            void *scratch);
+/* memory[num_fields]: words of each field, overwritten. scratch: setup->scratch_bytes, 64-byte aligned; one
+ * for each thread. FX_ERR_DATA: a buffer breaks what is declared of it. */
+fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                            void *const *memory, void *scratch);
 /* The same into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
 fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
                                  fx_inputs *inputs, int slot);
 
 /* Whether no query of the batch sees a key that comes after it, in any kind. Exact. */
-fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch, bool *causal);
+fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                                 bool *causal);
 
 #ifdef __cplusplus
 }

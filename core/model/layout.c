@@ -58,7 +58,7 @@ static void full_name(char out[120], const char *module, int64_t layer, const ch
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   snprintf(head, sizeof head, module, (long long)layer); /* module: a constant of the tables above */
 #pragma GCC diagnostic pop
-  snprintf(out, 120, "%s.%s", head, suffix);
+  snprintf(out, 120, "%.80s.%.38s", head, suffix);
 }
 
 static fx_status add_vector(fx_params *params, const char *module, int64_t layer, const char *suffix,
@@ -145,9 +145,11 @@ static fx_status add_layer(fx_model *model, const dialect *d, int64_t layer) {
   return add_linear(params, &down, layer, &s->down, &s->down_bias);
 }
 
-/* Parameters of a layer's attention variant: sinks [H] under the name that gpt-oss gave them, learnable tables as
- * matrices (first extent x the rest). Sinks start at zero and neither they nor, unless said, tables decay. */
-static fx_status add_attention(fx_model *model, const char *module, int64_t layer, const fx_variant *variant) {
+/* Parameters of a layer's attention variant: sinks [H] under the name that gpt-oss gave them, learnable
+ * tables as matrices (first extent x the rest). Sinks start at zero and neither they nor, unless said, tables
+ * decay. */
+static fx_status add_attention(fx_model *model, const char *module, int64_t layer,
+                               const fx_variant *variant) {
   const fx_config_model *m = &model->config->model;
   fx_params *params = &model->params;
   fx_layer_storages *s = &model->layers[layer];
@@ -166,14 +168,16 @@ static fx_status add_attention(fx_model *model, const char *module, int64_t laye
                         : table->init == FX_TABLE_INIT_CONSTANT ? FX_INIT_CONSTANT
                                                                 : FX_INIT_ZEROS;
     full_name(name, module, layer, buffer->name);
-    FX_TRY(fx_params_add_storage(params, ndim == 2 ? fx_type_2d(FX_F32, dim[0], dim[1]) : fx_type_1d(FX_F32, dim[0]),
+    FX_TRY(fx_params_add_storage(params,
+                                 ndim == 2 ? fx_type_2d(FX_F32, dim[0], dim[1]) : fx_type_1d(FX_F32, dim[0]),
                                  table->weight_decay, &s->table[t]));
     FX_TRY(fx_params_add(params, name, s->table[t], 0, ndim, dim, init, (double)table->value));
   }
   return FX_OK;
 }
 
-/* Variants are built here for their parameters only, and for the configured length: shapes may depend on it. */
+/* Variants are built here for their parameters only, and for the configured length: shapes may depend on it.
+ */
 static fx_status add_layers(fx_model *model, const dialect *d) {
   const fx_config *config = model->config;
   fx_ex_ranges ranges = {(int32_t)config->model.num_attention_heads, (int32_t)config->train.seq_length,
@@ -261,7 +265,8 @@ double fx_model_flops_per_token(const fx_model *model, int64_t length) {
     const fx_param *param = &model->params.param[i];
     bool lookup =
         (param->storage == model->embed && model->head != model->embed) || param->storage == model->positions;
-    if (param->ndim == 2 && !lookup && !is_table(model, param->storage)) weights += (double)fx_param_numel(param);
+    if (param->ndim == 2 && !lookup && !is_table(model, param->storage))
+      weights += (double)fx_param_numel(param);
   }
   double attention = (double)(m->num_hidden_layers * m->num_attention_heads * m->head_dim) * (double)length;
   return 6 * weights + 6 * attention;

@@ -46,11 +46,12 @@ typedef struct fx_model_values {
 fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values *out);
 void fx_model_values_fini(fx_model_values *values);
 
-/* What a forward reads besides the weights, as runtime inputs by these names: tokens, targets, positions int32
- * [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); the fields of the attention setup. */
+/* What a forward reads besides the weights, as runtime inputs by these names: tokens, targets, positions
+ * int32 [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); the fields of the attention setup.
+ */
 
-/* Records embedding, layers and final norm -> [B, T, E]. The first layer of each kind is traced, the others are
- * repeated from it. train: dropout applies. */
+/* Records embedding, layers and final norm -> [B, T, E]. The first layer of each kind is traced, the others
+ * are repeated from it. train: dropout applies. */
 fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_values *values,
                          const fx_attention_setup *setup, bool train);
 /* The head's weight value [padded_vocab, E]. */

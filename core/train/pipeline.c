@@ -17,7 +17,7 @@ struct fx_pipeline {
   fx_documents train_documents, valid_documents;
   fx_sampler *train, *valid;
   fx_prefetch *prefetch;
-  int32_t *doc_start, *doc_end; /* [B, T] of the validation batch being filled */
+  int32_t *doc_start, *doc_end;        /* [B, T] of the validation batch being filled */
   char *stage_scratch, *valid_scratch; /* of the attention setup: the prefetch thread's and the caller's */
 };
 

@@ -191,7 +191,8 @@ const char *fx_stepper_miss_reason(const fx_stepper *stepper) {
   return stepper->reason;
 }
 
-fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention, fx_inputs *inputs) {
+fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention,
+                                 fx_inputs *inputs) {
   int64_t B = attention->B, T = attention->T;
   if (B * T > stepper->capacity)
     return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B,

@@ -94,8 +94,9 @@ const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);
 size_t fx_stepper_arena_bound(const fx_stepper *stepper); /* largest max-live bound of its plans */
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper);
-/* Another batch, length or variant of the same model, with its own runtime inputs (all borrowed); B * T may not
- * exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached. */
+/* Another batch, length or variant of the same model, with its own runtime inputs (all borrowed); B * T may
+ * not exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached.
+ */
 fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention, fx_inputs *inputs);
 /* Why the last capture was needed, e.g. "sequence length 64 -> 128". */
 const char *fx_stepper_miss_reason(const fx_stepper *stepper);
