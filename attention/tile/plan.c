@@ -94,7 +94,7 @@ static void instruction(builder *b, int32_t i) {
       .kind = FX_STEP_APPLY, .section = (uint8_t)section_of(b, space, false), .index = instr->index};
   int args = instr->num_args;
   if (instr->op == FX_EX_LOAD) step.kind = FX_STEP_LOAD;
-  const fx_code_instr *second = args == 2 ? &b->code->instr[instr->arg[1]] : NULL;
+  const fx_code_instr *second = &b->code->instr[instr->arg[args == 2 ? 1 : 0]];
   if ((instr->op == FX_EX_DIV || instr->op == FX_EX_MOD) && fx_code_is_positive(second)) {
     step.kind = instr->op == FX_EX_DIV ? FX_STEP_DIV_BY : FX_STEP_MOD_BY;
     step.value = second->value;
@@ -307,7 +307,7 @@ void fx_plan_run(fx_plan_frame *frame, fx_plan_section section, int64_t n, int32
   for (int32_t i = plan->first[section]; i < plan->first[section + 1]; i++) {
     const fx_plan_step *step = &plan->step[i];
     int32_t *out = frame->reg[step->reg[0]];
-    const int32_t *a = step->reg[1] >= 0 ? frame->reg[step->reg[1]] : NULL;
+    const int32_t *a = frame->reg[step->reg[step->reg[1] >= 0 ? 1 : 0]]; /* what is no argument is not read */
     switch ((fx_plan_kind)step->kind) {
     case FX_STEP_APPLY:
       step->apply(n, out, a, step->reg[2] >= 0 ? frame->reg[step->reg[2]] : a,

@@ -82,7 +82,7 @@ typedef struct fx_plan_frame {
   const void *const *buffer;
   int32_t h;
   int32_t *reg[FX_PLAN_SLOT + FX_PLAN_SLOTS];
-  _Alignas(64) int32_t slot[FX_PLAN_SLOTS][FX_PLAN_LANES];
+  int32_t slot[FX_PLAN_SLOTS][FX_PLAN_LANES] __attribute__((aligned(64)));
 } fx_plan_frame;
 
 /* Takes the code. `tile`: outputs stay in registers; else they go straight to the registers FX_PLAN_OUTPUT +
