@@ -19,27 +19,27 @@
 #include "attention/tile/lanes.h"
 
 enum {
-  FX_LANE_COUNT = 256,
-  FX_LANE_SLOTS = 160, /* registers of 1 KiB on the stack, touched only as far as they are used */
-  FX_LANE_MAX_OUTPUTS = 128
+  FX_LANE_PLAN_WIDTH = 256,
+  FX_LANE_PLAN_SLOTS = 160, /* registers of 1 KiB on the stack, touched only as far as they are used */
+  FX_LANE_PLAN_MAX_OUTPUTS = 128
 };
 
 /* Registers that the caller points somewhere; slots follow. */
 enum {
-  FX_LANE_Q,
-  FX_LANE_KV,
-  FX_LANE_SCORE,
-  FX_LANE_OUTPUT,
-  FX_LANE_SLOT = FX_LANE_OUTPUT + FX_LANE_MAX_OUTPUTS
+  FX_LANE_PLAN_Q,
+  FX_LANE_PLAN_KV,
+  FX_LANE_PLAN_SCORE,
+  FX_LANE_PLAN_OUTPUT,
+  FX_LANE_PLAN_SLOT = FX_LANE_PLAN_OUTPUT + FX_LANE_PLAN_MAX_OUTPUTS
 };
 
 typedef enum fx_lane_plan_section {
-  FX_LANE_IN_U,
-  FX_LANE_IN_Q,
-  FX_LANE_IN_K,
-  FX_LANE_B_ONCE,
-  FX_LANE_IN_B,
-  FX_LANE_SECTIONS
+  FX_LANE_PLAN_IN_U,
+  FX_LANE_PLAN_IN_Q,
+  FX_LANE_PLAN_IN_K,
+  FX_LANE_PLAN_B_ONCE,
+  FX_LANE_PLAN_IN_B,
+  FX_LANE_PLAN_SECTIONS
 } fx_lane_plan_section;
 
 typedef enum fx_lane_plan_kind {
@@ -69,9 +69,9 @@ typedef struct fx_lane_plan_step {
 typedef struct fx_lane_plan {
   fx_code *code;
   fx_lane_plan_step *step;
-  int32_t first[FX_LANE_SECTIONS + 1]; /* steps of section s: [first[s], first[s + 1]) */
+  int32_t first[FX_LANE_PLAN_SECTIONS + 1]; /* steps of section s: [first[s], first[s + 1]) */
   int32_t slots;
-  int16_t output[FX_LANE_MAX_OUTPUTS]; /* registers of the outputs */
+  int16_t output[FX_LANE_PLAN_MAX_OUTPUTS]; /* registers of the outputs */
   bool tile;
 } fx_lane_plan;
 
@@ -81,17 +81,17 @@ typedef struct fx_lane_plan_frame {
   const float *uniform;
   const void *const *buffer;
   int32_t h;
-  int32_t *reg[FX_LANE_SLOT + FX_LANE_SLOTS];
-  int32_t slot[FX_LANE_SLOTS][FX_LANE_COUNT] __attribute__((aligned(64)));
+  int32_t *reg[FX_LANE_PLAN_SLOT + FX_LANE_PLAN_SLOTS];
+  int32_t slot[FX_LANE_PLAN_SLOTS][FX_LANE_PLAN_WIDTH] __attribute__((aligned(64)));
 } fx_lane_plan_frame;
 
-/* Takes the code. `tile`: outputs stay in registers; else they go straight to the registers FX_LANE_OUTPUT +
- * i. FX_ERR_UNSUPPORTED: more values live at once than there are registers. */
+/* Takes the code. `tile`: outputs stay in registers; else they go straight to the registers
+ * FX_LANE_PLAN_OUTPUT + i. FX_ERR_UNSUPPORTED: more values live at once than there are registers. */
 fx_status fx_lane_plan_create(fx_code *code, bool tile, fx_lane_plan **plan);
 void fx_lane_plan_destroy(fx_lane_plan *plan);
 
-/* Points the slots; the caller points FX_LANE_Q and so on where the code uses them. uniform or buffer NULL,
- * or an entry of buffer NULL: the pool's values. */
+/* Points the slots; the caller points FX_LANE_PLAN_Q and so on where the code uses them. uniform or buffer
+ * NULL, or an entry of buffer NULL: the pool's values. */
 void fx_lane_plan_begin(const fx_lane_plan *plan, fx_lane_plan_frame *frame, const float *uniform,
                         const void *const *buffer, int32_t h);
 /* Runs a section over n lanes; key: number of the block's first key (tiles). */
