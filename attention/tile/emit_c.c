@@ -256,8 +256,8 @@ static void results(const writer *w) {
 static const char *const g_before_rows[FX_TILE_FUNCTION_COUNT] = {
     [FX_TILE_MASK] = "    uint32_t word = 0;\n#pragma omp simd reduction(| : word)\n",
     [FX_TILE_SCORE] = "    float *const to = s + k * stride;\n#pragma omp simd\n",
-    [FX_TILE_SCORE_SLOPE] = "    float *const to = s + k * stride, *const to_slope = slope + k * stride;\n"
-                            "#pragma omp simd\n",
+    [FX_TILE_SCORE_SLOPE] =
+        "    float *const to = s + k * stride, *const to_slope = slope + k * stride;\n#pragma omp simd\n",
     [FX_TILE_TABLES] = "#pragma omp simd\n",
     [FX_TILE_IN_BOUNDS] = "    const uint32_t word = bits[k];\n#pragma omp simd reduction(| : any)\n",
 };

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "attention/tile/plan.h"
+#include "attention/tile/lane_plan.h"
 #include "dynamo_rt/base/memory.h"
 
 struct fx_interp {
@@ -39,15 +39,15 @@ void fx_interp_run(const fx_interp *interp, const fx_interp_inputs *inputs, int3
   if (n < 1) return;
   fx_lane_plan_frame frame;
   fx_lane_plan_begin(plan, &frame, inputs->uniform, inputs->buffer, h);
-  fx_lane_plan_run(&frame, FX_PLAN_IN_U, 1, 0);
-  fx_lane_plan_run(&frame, FX_PLAN_B_ONCE, n < FX_PLAN_LANES ? n : FX_PLAN_LANES, 0);
-  for (int64_t at = 0; at < n; at += FX_PLAN_LANES) {
-    int64_t lanes = n - at < FX_PLAN_LANES ? n - at : FX_PLAN_LANES;
-    if (q) frame.reg[FX_PLAN_Q] = (int32_t *)(uintptr_t)(q + at);
-    if (kv) frame.reg[FX_PLAN_KV] = (int32_t *)(uintptr_t)(kv + at);
-    if (score) frame.reg[FX_PLAN_SCORE] = (int32_t *)(uintptr_t)(score + at);
+  fx_lane_plan_run(&frame, FX_LANE_PLAN_IN_U, 1, 0);
+  fx_lane_plan_run(&frame, FX_LANE_PLAN_B_ONCE, n < FX_LANE_PLAN_WIDTH ? n : FX_LANE_PLAN_WIDTH, 0);
+  for (int64_t at = 0; at < n; at += FX_LANE_PLAN_WIDTH) {
+    int64_t lanes = n - at < FX_LANE_PLAN_WIDTH ? n - at : FX_LANE_PLAN_WIDTH;
+    if (q) frame.reg[FX_LANE_PLAN_Q] = (int32_t *)(uintptr_t)(q + at);
+    if (kv) frame.reg[FX_LANE_PLAN_KV] = (int32_t *)(uintptr_t)(kv + at);
+    if (score) frame.reg[FX_LANE_PLAN_SCORE] = (int32_t *)(uintptr_t)(score + at);
     for (int k = 0; k < plan->code->num_outputs; k++)
-      frame.reg[FX_PLAN_OUTPUT + k] = (int32_t *)output[k] + at;
-    fx_lane_plan_run(&frame, FX_PLAN_IN_B, lanes, 0);
+      frame.reg[FX_LANE_PLAN_OUTPUT + k] = (int32_t *)output[k] + at;
+    fx_lane_plan_run(&frame, FX_LANE_PLAN_IN_B, lanes, 0);
   }
 }
