@@ -13,7 +13,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/nearest.h"
 
-enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 26 };
+enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 24 };
 
 typedef struct frame {
   const fx_variant_spec *spec;

@@ -377,6 +377,12 @@ fx_status fx_specs_of_kind(fx_specs *specs, int32_t kind, const fx_variant_spec 
     const fx_tree *layer = layers->child[item];
     if (layer->kind == FX_TREE_TEXT) {
       FX_TRY(refer(specs, layer, NULL, "attention.layers", &spec));
+      fx_variant_spec *here =
+          fx_specs_alloc(specs, 1, sizeof *here); /* said of this place, not of the file */
+      if (!here) return FX_ERR_MEMORY;
+      *here = *spec;
+      here->at = fx_specs_text(layer);
+      spec = here;
     } else {
       parts p = {.name = "custom", .title = "an item of attention.layers", .path = "attention.layers"};
       FX_TRY(spec_of_tree(specs, layer, p, &spec));

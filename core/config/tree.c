@@ -94,8 +94,6 @@ static char *as_written(const fx_source *source, const yaml_node_t *node, fx_tre
 
 static fx_status read_text(const fx_source *source, const yaml_node_t *node, fx_tree *tree) {
   if (!fx_node_is_clean(node)) return fx_source_error(source, node, "a text holds a NUL byte; remove it");
-  if (node->tag && *(const char *)node->tag == '!')
-    return fx_source_error(source, node, "a text that begins with ! has to stand in quotes");
   tree->kind = FX_TREE_TEXT;
   tree->plain = fx_node_is_plain(node);
   tree->text = as_written(source, node, &tree->place);
@@ -165,6 +163,8 @@ static fx_status read_node(const fx_source *source, const yaml_node_t *node, int
                            fx_tree **out) {
   char place[FX_PLACE_BYTES];
   *out = NULL;
+  if (node->type == YAML_SCALAR_NODE && node->tag && *(const char *)node->tag == '!')
+    return fx_source_error(source, node, "a text that begins with ! has to stand in quotes");
   if (fx_node_is_null(node)) return FX_OK;
   if (depth > FX_TREE_MAX_DEPTH || ++*nodes > MAX_NODES)
     return fx_source_error(source, node,
