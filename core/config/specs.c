@@ -380,6 +380,7 @@ fx_status fx_specs_of_kind(fx_specs *specs, int32_t kind, const fx_variant_spec 
       fx_variant_spec *here =
           fx_specs_alloc(specs, 1, sizeof *here); /* said of this place, not of the file */
       if (!here) return FX_ERR_MEMORY;
+      FX_ASSERT(spec);
       *here = *spec;
       here->at = fx_specs_text(layer);
       spec = here;

@@ -199,7 +199,7 @@ fx_status fx_tree_read(const fx_source *source, const yaml_node_t *node, fx_tree
 
 fx_tree *fx_tree_get(const fx_tree *tree, const char *name) {
   for (int64_t i = 0; tree && tree->kind == FX_TREE_MAP && i < tree->count; i++)
-    if (strcmp(tree->child[i]->name, name) == 0) return tree->child[i];
+    if (tree->child[i]->name && strcmp(tree->child[i]->name, name) == 0) return tree->child[i];
   return NULL;
 }
 
@@ -248,11 +248,13 @@ static fx_status set_below(fx_tree **tree, const char *path, fx_tree **value, co
   if (!*tree) FX_TRY(empty_map("", where, tree));
   fx_tree *at = *tree;
   for (;;) {
+    FX_ASSERT(at);
     const char *dot = strchr(path, '.');
     char *name = fx_strfmt("%.*s", dot ? (int)(dot - path) : (int)strlen(path), path);
-    fx_tree *next = name ? fx_tree_get(at, name) : NULL;
-    fx_status status = name ? FX_OK : no_memory();
-    if (status == FX_OK && at->kind != FX_TREE_MAP)
+    if (!name) return no_memory();
+    fx_tree *next = fx_tree_get(at, name);
+    fx_status status = FX_OK;
+    if (at->kind != FX_TREE_MAP)
       status =
           fx_error(FX_ERR_CONFIG, "%s: %s stands below a text or a list (%s); set the whole of it instead",
                    where, name, at->where);
