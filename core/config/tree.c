@@ -10,7 +10,7 @@
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { MAX_NODES = 100000 };
+enum { MAX_NODES = 100000, MAX_ENTRIES = 1000 };
 
 static fx_status no_memory(void) {
   return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
@@ -133,6 +133,8 @@ static fx_status read_map(const fx_source *source, const yaml_node_t *node, int 
   char quoted[FX_QUOTE_BYTES], first[FX_PLACE_BYTES];
   tree->kind = FX_TREE_MAP;
   const yaml_node_pair_t *pairs = node->data.mapping.pairs.start;
+  if (node->data.mapping.pairs.top - pairs > MAX_ENTRIES)
+    return fx_source_error(source, node, "this mapping has more than %d entries; remove some", MAX_ENTRIES);
   for (const yaml_node_pair_t *pair = pairs; pair < node->data.mapping.pairs.top; pair++) {
     const yaml_node_t *name = fx_source_node(source, pair->key);
     fx_tree *child = NULL;

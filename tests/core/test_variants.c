@@ -364,7 +364,9 @@ static void files_and_overrides(void) {
                              "attention.variants.near.params.n=6",
                              "attention.variants.near.score=[softcap, \"-score\"]",
                              "attention.variants.wide.params.reach=9"};
-  (void)overrides[5]; /* the file becomes an entry only after the overrides */
+  CHECK_STATUS(fx_config_load(top, overrides, 6, &cfg),
+               FX_ERR_CONFIG); /* a file becomes an entry only later */
+  CHECK_HAS(fx_error_text(), "attention.variants.wide has neither variant nor mask");
   if (CHECK_OK(fx_config_load(top, overrides, 5, &cfg))) {
     fx_variant *v = variant_of(cfg, 2);
     if (v) CHECK_HAS(v->text, "q - kv < 6");
@@ -454,7 +456,7 @@ static void refusals(void) {
       {"{layers: [sliding_window]}", "1:22", "needs attention.variants.sliding_window.params.window"},
       {"{layers: [a], variants: {a: {score: -score}}}", "1:40", "neither variant nor mask"},
       {"{variant: one, variants: {one: {variant: two}, two: {variant: one}}}", "1:22", "refers to itself"},
-      {"{variant: one, variants: {one: two, two: one}}", "1:22", "more than 32 names"},
+      {"{variant: one, variants: {one: two, two: one}}", "1:38", "more than 32 names"},
       {"{variants: {q: causal}}", "1:24", "q cannot be the name of a variant"},
       {"{variants: {a: {maks: causal}}, variant: a}", "1:28",
        "maks is not a key of attention.variants.a; the nearest is mask"},
@@ -490,6 +492,11 @@ static void hostile_aliases(void) {
   CHECK_HAS(fx_error_text(), "more than 100000 parts");
   CHECK_STATUS(fx_config_parse("attention: {variants: &a {x: *a}}", "x.yaml", &cfg), FX_ERR_CONFIG);
   CHECK_HAS(fx_error_text(), "deeper than 24 levels");
+  char list[2000] = "attention: {score: [";
+  for (int i = 0; i < 65; i++) strcat(list, "-score, ");
+  strcat(list, "score]}");
+  CHECK_STATUS(fx_config_parse(list, "x.yaml", &cfg), FX_ERR_CONFIG);
+  CHECK_HAS(fx_error_text(), "more than 64 scores");
 }
 
 static const fx_test tests[] = {
