@@ -246,6 +246,13 @@ static void canonical_forms(void) {
     free(rows[i].text);
   }
   free(base);
+  fx_ex_pool *pool = make_pool(); /* which parameter is meant counts */
+  fx_ex one = parse(pool, "score * cap - rate"), two = parse(pool, "score * rate - cap");
+  char *first = fx_ex_canonical(pool, &one, 1), *second = fx_ex_canonical(pool, &two, 1);
+  CHECK(strcmp(first, second) != 0);
+  free(first);
+  free(second);
+  fx_ex_pool_destroy(pool);
 }
 
 /* Sharing is not lost: squaring forty times is forty nodes, and too much text. */

@@ -287,6 +287,34 @@ static void tables_and_sinks(void) {
   fx_config_destroy(cfg);
 }
 
+/* What a variant says, unless the section says otherwise; names of the user's do not reach into built-in
+ * files. */
+static void inheritance(void) {
+  static const struct {
+    const char *yaml;
+    bool sinks, causal;
+  } rows[] = {
+      {"variant: sinks", true, true},
+      {"variant: sinks, sinks: auto, mask: full, score: -score", true, false},
+      {"variant: sinks, sinks: false", false, true},
+      {"variant: causal, sinks: true", true, true},
+      {"variants: {causal: full}", false, false},
+      {"variant: alibi, variants: {causal: full}", false, true},
+      {"variant: mine, variants: {mine: {variant: sinks, mask: full}}", true, false},
+      {"variant: causal, variants: {causal: {variant: causal, sinks: true}}", true, true},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char yaml[300];
+    snprintf(yaml, sizeof yaml, "attention: {%s}", rows[i].yaml);
+    fx_config *cfg = configure(yaml);
+    fx_variant *v = variant_of(cfg, 0);
+    CHECK_MSG(v && v->sinks == rows[i].sinks, "%s: sinks", rows[i].yaml);
+    CHECK_MSG(v && (v->mask != FX_EX_NONE) == rows[i].causal, "%s: mask", rows[i].yaml);
+    fx_variant_destroy(v);
+    fx_config_destroy(cfg);
+  }
+}
+
 static void layers(void) {
   fx_config *cfg =
       configure("model: {num_hidden_layers: 7}\n"
@@ -504,6 +532,7 @@ static const fx_test tests[] = {
     {"named scores against formulas", named_scores},
     {"ALiBi's slopes of six heads", alibi_of_six_heads},
     {"tables and sinks", tables_and_sinks},
+    {"inheritance", inheritance},
     {"layers", layers},
     {"files, overrides, round trips", files_and_overrides},
     {"warnings", warnings},
