@@ -183,6 +183,9 @@ static double score_soft(double s, int h, int q, int kv) {
 static double score_t5(double s, int h, int q, int kv) {
   return s + (double)((int)(h * 32 + bucket_of(q - kv)) % 97) * 0.25;
 }
+static double score_twice(double s, int h, int q, int kv) { /* by one table */
+  return score_t5(score_t5(s, h, q, kv), h, q, kv);
+}
 static double score_cap(double s, int h, int q, int kv) {
   (void)h, (void)q, (void)kv;
   return 30 * tanh(s / 30);
@@ -205,6 +208,7 @@ static void named_scores(void) {
       {"variant: alibi", score_alibi, false, false, 0},
       {"variant: soft_sliding_window, params: {window: 5, slope: 0.5}", score_soft, false, false, 0},
       {"variant: t5_bias", score_t5, false, false, 1},
+      {"score: [t5_bias, t5_bias]", score_twice, false, false, 1},
       {"variant: softcap, params: {cap: 30}", score_cap, true, false, 0},
       {"variant: temperature, params: {temperature: 2.5}", score_temperature, true, false, 0},
       {"score: [softcap, alibi, \"score * 2\"], params: {cap: 30.0}", score_both, true, false, 0},
