@@ -154,7 +154,7 @@ static interval of_node(const fx_ex_pool *pool, const fx_ex_node *n, const inter
 }
 
 interval *fx_ex_intervals(const fx_ex_pool *pool, const bool *needed, fx_ex last) {
-  interval *made = malloc(((size_t)last + 1) * sizeof *made);
+  interval *made = calloc((size_t)last + 1, sizeof *made);
   for (fx_ex i = 0; made && i <= last; i++)
     made[i] = needed[i] ? of_node(pool, fx_ex_get(pool, i), made) : g_unknown;
   return made;
@@ -263,7 +263,7 @@ static bounds bounds_of(const fx_ex_pool *pool, const fx_ex_node *n, const bound
 bool fx_ex_may_blow_up(const fx_ex_pool *pool, fx_ex node) {
   bool *needed = fx_ex_reachable(pool, &node, 1);
   interval *ints = needed ? fx_ex_intervals(pool, needed, node) : NULL;
-  bounds *made = malloc(((size_t)node + 1) * sizeof *made);
+  bounds *made = calloc((size_t)node + 1, sizeof *made);
   bool may = true;
   if (ints && made) {
     for (fx_ex i = 0; i <= node; i++)

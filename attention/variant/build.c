@@ -13,7 +13,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/nearest.h"
 
-enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 26 };
+enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 24 };
 
 typedef struct frame {
   const fx_variant_spec *spec;
@@ -110,12 +110,12 @@ static fx_status check_params(const frame *f) {
 static int32_t pool_param(builder *b, const char *name, float value) {
   char fresh[32];
   snprintf(fresh, sizeof fresh, "%s", name);
-  for (int attempt = 2; attempt < MAX_ENTRIES; attempt++) {
+  for (unsigned attempt = 2; attempt < MAX_ENTRIES; attempt++) {
     int32_t i = 0, count = fx_ex_num_params(b->pool);
     while (i < count && strcmp(fx_ex_param_at(b->pool, i)->name, fresh) != 0) i++;
     if (i == count) return fx_ex_declare_param(b->pool, fresh, value);
     if (fx_ex_param_at(b->pool, i)->value == value) return i;
-    snprintf(fresh, sizeof fresh, "%.27s_%d", name, attempt);
+    snprintf(fresh, sizeof fresh, "%.27s_%u", name, attempt % 100);
   }
   return fx_ex_declare_param(b->pool, name, value); /* which says that the name is taken */
 }
@@ -181,7 +181,7 @@ static bool read_input(builder *b, const char *name, fx_ex_symbol *symbol, bool 
 static bool find_name(void *self, const char *name, fx_ex_symbol *symbol, bool *failed) {
   const reader *r = self;
   static const char *const indices[] = {"i", "j", "k"};
-  for (int32_t i = 0; r->tables && i < r->ndim; i++)
+  for (int32_t i = 0; r->tables && i < r->ndim && i < 3; i++)
     if (strcmp(name, indices[i]) == 0) {
       symbol->node = fx_ex_variable(r->tables, (fx_ex_var)(FX_EX_H + i));
       return true;
@@ -315,11 +315,11 @@ static bool same_buffer(const fx_ex_buffer *have, const fx_ex_buffer *want) {
 
 static int32_t declare_fresh(builder *b, const fx_buffer_spec *spec, fx_ex_buffer *buffer) {
   bool taken = true;
-  for (int attempt = 1; taken && attempt < MAX_ENTRIES; attempt++) {
+  for (unsigned attempt = 1; taken && attempt < MAX_ENTRIES; attempt++) {
     if (attempt == 1)
       snprintf(buffer->name, sizeof buffer->name, "%s", spec->name);
     else
-      snprintf(buffer->name, sizeof buffer->name, "%.27s_%d", spec->name, attempt);
+      snprintf(buffer->name, sizeof buffer->name, "%.27s_%u", spec->name, attempt % 100);
     taken = false;
     for (int32_t i = 0; i < fx_ex_num_buffers(b->pool); i++)
       taken = taken || strcmp(fx_ex_buffer_at(b->pool, i)->name, buffer->name) == 0;
@@ -430,7 +430,7 @@ static fx_status build_scores(builder *b, const frame *f, fx_ex *score) {
     if (status != FX_OK) return fx_ex_locate(status, &part->text, 0);
     fx_ex with[FX_EX_VAR_COUNT] = {*score, FX_EX_NONE, FX_EX_NONE, FX_EX_NONE};
     node = fx_ex_substitute(b->pool, fx_ex_convert(b->pool, node, FX_EX_FLOAT), with);
-    if (node == FX_EX_NONE) return FX_ERR_CONFIG;
+    if (node == FX_EX_NONE) return fx_ex_locate(FX_ERR_CONFIG, &part->text, 0); /* the pool is full */
     *score = node;
   }
   return FX_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attention variants of configs/attention, compiled into the program by configs/embed.cmake: nothing is
+/* The attention variants of configs/attention, compiled into the program by embed.cmake: nothing is
  * searched for at run time. Private to core/config. */
 #ifndef FX_CORE_CONFIG_BUILTIN_H
 #define FX_CORE_CONFIG_BUILTIN_H

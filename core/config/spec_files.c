@@ -48,11 +48,12 @@ static void name_of(const fx_config *cfg, const char *path, char name[48]) {
   char stem[40] = "";
   const char *slash = strrchr(path, '/'), *start = slash ? slash + 1 : path;
   size_t used = 0;
+  if (!isalpha((unsigned char)*start)) stem[used++] = 'v';
   for (; *start && *start != '.' && used < sizeof stem - 1; start++)
     stem[used++] = isalnum((unsigned char)*start) ? *start : '_';
   stem[used] = '\0';
-  snprintf(name, 48, "%s%s", isalpha((unsigned char)*stem) ? "" : "v", stem);
-  for (int i = 2; is_taken(cfg, name); i++) snprintf(name, 48, "%.36s_%d", *stem ? stem : "v", i);
+  snprintf(name, 48, "%s", stem);
+  for (unsigned i = 2; is_taken(cfg, name); i++) snprintf(name, 48, "%.36s_%u", stem, i);
 }
 
 static fx_status read_variant(const char *path, const char *text, size_t bytes, fx_tree **out) {
@@ -80,9 +81,9 @@ static fx_status take(taker *t, const char *text, const fx_tree_place *place, co
   size_t bytes = 0;
   struct stat info = {0};
   fx_tree *tree = NULL;
-  fx_status status = path ? FX_OK : no_memory();
-  if (status == FX_OK) status = fx_config_read_file(path, where, &contents, &bytes, &info);
-  if (status != FX_OK) goto free_path;
+  fx_status status = FX_OK;
+  if (!path) return no_memory();
+  FX_TRY_GOTO(fx_config_read_file(path, where, &contents, &bytes, &info), free_path);
   for (int i = 0; i < t->count; i++)
     if (t->files[i].device == info.st_dev && t->files[i].inode == info.st_ino) {
       memcpy(name, t->files[i].name, 48);

@@ -7,6 +7,8 @@
 #include "core/config/schema.h"
 #include "core/config/specs.h"
 
+enum { MAX_ENTRIES = 64 };
+
 fx_ex_text fx_specs_text(const fx_tree *tree) {
   return (fx_ex_text){.text = tree->text ? tree->text : "",
                       .name = tree->place.file,
@@ -105,6 +107,8 @@ static fx_status long_param(const fx_tree *tree, fx_param_spec *param) {
 fx_status fx_specs_params(fx_specs *specs, const fx_tree *tree, fx_variant_spec *spec) {
   if (!tree) return FX_OK;
   if (tree->kind != FX_TREE_MAP) return expects(tree, "a mapping of parameter names to numbers");
+  if (tree->count > MAX_ENTRIES)
+    return fx_tree_error(tree, "more than %d parameters; remove some", MAX_ENTRIES);
   fx_param_spec *params = fx_specs_alloc(specs, (size_t)tree->count, sizeof *params);
   if (!params) return FX_ERR_MEMORY;
   for (int64_t i = 0; i < tree->count; i++) {
@@ -256,6 +260,7 @@ static fx_status set_buffer(fx_specs *specs, const fx_tree *tree, fx_buffer_spec
 fx_status fx_specs_buffers(fx_specs *specs, const fx_tree *tree, fx_variant_spec *spec) {
   if (!tree) return FX_OK;
   if (tree->kind != FX_TREE_MAP) return expects(tree, "a mapping of names to tables");
+  if (tree->count > MAX_ENTRIES) return fx_tree_error(tree, "more than %d buffers; remove some", MAX_ENTRIES);
   fx_buffer_spec *buffers = fx_specs_alloc(specs, (size_t)tree->count, sizeof *buffers);
   if (!buffers) return FX_ERR_MEMORY;
   for (int64_t i = 0; i < tree->count; i++) {

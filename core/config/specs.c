@@ -12,7 +12,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/nearest.h"
 
-enum { MAX_ALIASES = 32 };
+enum { MAX_ALIASES = 32, MAX_SCORES = 64, MAX_LAYERS = 256 };
 
 static const char g_variant_keys[] = "variant|mask|score|params|buffers|sinks";
 
@@ -242,6 +242,7 @@ static fx_status make_scores(fx_specs *specs, const parts *p, fx_variant_spec *s
   const fx_tree *tree = p->score;
   bool list = tree->kind == FX_TREE_LIST;
   int64_t count = list ? tree->count : 1;
+  if (count > MAX_SCORES) return fx_tree_error(tree, "more than %d scores; join some", MAX_SCORES);
   fx_score_part *scores = fx_specs_alloc(specs, (size_t)count, sizeof *scores);
   if (!scores) return FX_ERR_MEMORY;
   for (int64_t i = 0; i < count; i++) {
@@ -377,6 +378,13 @@ fx_status fx_specs_of_kind(fx_specs *specs, int32_t kind, const fx_variant_spec 
     const fx_tree *layer = layers->child[item];
     if (layer->kind == FX_TREE_TEXT) {
       FX_TRY(refer(specs, layer, NULL, "attention.layers", &spec));
+      fx_variant_spec *here =
+          fx_specs_alloc(specs, 1, sizeof *here); /* said of this place, not of the file */
+      if (!here) return FX_ERR_MEMORY;
+      FX_ASSERT(spec);
+      *here = *spec;
+      here->at = fx_specs_text(layer);
+      spec = here;
     } else {
       parts p = {.name = "custom", .title = "an item of attention.layers", .path = "attention.layers"};
       FX_TRY(spec_of_tree(specs, layer, p, &spec));
@@ -458,6 +466,11 @@ static fx_status check_layers(const fx_config *cfg) {
   if (!layers) return FX_OK;
   if (layers->kind != FX_TREE_LIST || layers->count == 0)
     return fx_tree_error(layers, "attention.layers expects a list of variants, as [local, local, global]");
+  if (layers->count > MAX_LAYERS)
+    return fx_tree_error(layers,
+                         "attention.layers has more than %d items; the list is repeated over the layers, so "
+                         "one period of it will do",
+                         MAX_LAYERS);
   for (int64_t i = 0; i < layers->count; i++)
     if (layers->child[i]->kind == FX_TREE_LIST)
       return fx_tree_error(layers->child[i], "attention.layers expects names or mappings, got a list");
@@ -488,10 +501,27 @@ static fx_status check_variants(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* Whether the entries of attention.variants make sense by themselves, used or not. */
+static fx_status check_entries(const fx_config *cfg) {
+  const fx_tree *variants = cfg->attention.variants;
+  fx_specs *specs = NULL;
+  FX_TRY(fx_specs_open(cfg, &specs));
+  fx_status status = FX_OK;
+  for (int64_t i = 0; variants && i < variants->count && status == FX_OK; i++) {
+    fx_tree name = {
+        .kind = FX_TREE_TEXT, .text = variants->child[i]->name, .place = variants->child[i]->name_place};
+    fx_variant_spec *spec = NULL;
+    status = refer(specs, &name, NULL, "attention.variants", &spec);
+  }
+  fx_specs_close(specs);
+  return status;
+}
+
 fx_status fx_specs_check(fx_config *cfg) {
   const fx_variant_warnings warnings = {keep_warning, &cfg->warnings};
   FX_TRY(check_layers(cfg));
   FX_TRY(check_variants(cfg));
+  FX_TRY(check_entries(cfg));
   int32_t T = (int32_t)cfg->train.seq_length;
   fx_ex_ranges ranges = {(int32_t)cfg->model.num_attention_heads, T, T};
   for (int32_t kind = 0; kind < fx_config_num_variants(cfg); kind++) {

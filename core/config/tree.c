@@ -10,7 +10,7 @@
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { MAX_NODES = 100000 };
+enum { MAX_NODES = 100000, MAX_ENTRIES = 1000 };
 
 static fx_status no_memory(void) {
   return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
@@ -94,8 +94,6 @@ static char *as_written(const fx_source *source, const yaml_node_t *node, fx_tre
 
 static fx_status read_text(const fx_source *source, const yaml_node_t *node, fx_tree *tree) {
   if (!fx_node_is_clean(node)) return fx_source_error(source, node, "a text holds a NUL byte; remove it");
-  if (node->tag && *(const char *)node->tag == '!')
-    return fx_source_error(source, node, "a text that begins with ! has to stand in quotes");
   tree->kind = FX_TREE_TEXT;
   tree->plain = fx_node_is_plain(node);
   tree->text = as_written(source, node, &tree->place);
@@ -135,6 +133,8 @@ static fx_status read_map(const fx_source *source, const yaml_node_t *node, int 
   char quoted[FX_QUOTE_BYTES], first[FX_PLACE_BYTES];
   tree->kind = FX_TREE_MAP;
   const yaml_node_pair_t *pairs = node->data.mapping.pairs.start;
+  if (node->data.mapping.pairs.top - pairs > MAX_ENTRIES)
+    return fx_source_error(source, node, "this mapping has more than %d entries; remove some", MAX_ENTRIES);
   for (const yaml_node_pair_t *pair = pairs; pair < node->data.mapping.pairs.top; pair++) {
     const yaml_node_t *name = fx_source_node(source, pair->key);
     fx_tree *child = NULL;
@@ -165,6 +165,8 @@ static fx_status read_node(const fx_source *source, const yaml_node_t *node, int
                            fx_tree **out) {
   char place[FX_PLACE_BYTES];
   *out = NULL;
+  if (node->type == YAML_SCALAR_NODE && node->tag && *(const char *)node->tag == '!')
+    return fx_source_error(source, node, "a text that begins with ! has to stand in quotes");
   if (fx_node_is_null(node)) return FX_OK;
   if (depth > FX_TREE_MAX_DEPTH || ++*nodes > MAX_NODES)
     return fx_source_error(source, node,
@@ -199,7 +201,7 @@ fx_status fx_tree_read(const fx_source *source, const yaml_node_t *node, fx_tree
 
 fx_tree *fx_tree_get(const fx_tree *tree, const char *name) {
   for (int64_t i = 0; tree && tree->kind == FX_TREE_MAP && i < tree->count; i++)
-    if (strcmp(tree->child[i]->name, name) == 0) return tree->child[i];
+    if (tree->child[i]->name && strcmp(tree->child[i]->name, name) == 0) return tree->child[i];
   return NULL;
 }
 
@@ -248,11 +250,13 @@ static fx_status set_below(fx_tree **tree, const char *path, fx_tree **value, co
   if (!*tree) FX_TRY(empty_map("", where, tree));
   fx_tree *at = *tree;
   for (;;) {
+    FX_ASSERT(at);
     const char *dot = strchr(path, '.');
     char *name = fx_strfmt("%.*s", dot ? (int)(dot - path) : (int)strlen(path), path);
-    fx_tree *next = name ? fx_tree_get(at, name) : NULL;
-    fx_status status = name ? FX_OK : no_memory();
-    if (status == FX_OK && at->kind != FX_TREE_MAP)
+    if (!name) return no_memory();
+    fx_tree *next = fx_tree_get(at, name);
+    fx_status status = FX_OK;
+    if (at->kind != FX_TREE_MAP)
       status =
           fx_error(FX_ERR_CONFIG, "%s: %s stands below a text or a list (%s); set the whole of it instead",
                    where, name, at->where);

@@ -125,7 +125,17 @@ static inline double apply(fx_ex_op op, double a, double b) {
   }
 }
 
-/* bumped, bump: a LOAD whose value is raised, for differences. Inputs read 0. */
+/* What a LOAD reads; a suite with other tables sets its own. Of the pool above: clamped, inputs read 0. */
+static inline double read_own(const fx_ex_pool *pool, const fx_ex_node *n, const double *index) {
+  int last = n->index == 0 ? BUCKETS - 1 : T - 1,
+      i = index[n->index == 0] < 0 ? 0 : (int)index[n->index == 0];
+  (void)pool;
+  i = i > last ? last : i;
+  return n->index == 0 ? (double)g_bias[(int)index[0] * BUCKETS + i] : n->index == 1 ? g_signed[i] : 0;
+}
+static double (*g_read)(const fx_ex_pool *pool, const fx_ex_node *n, const double *index) = read_own;
+
+/* bumped, bump: a LOAD whose value is raised, for differences. */
 static inline double evaluate(const fx_ex_pool *pool, fx_ex node, const point *at, fx_ex bumped,
                               double bump) {
   const fx_ex_node *n = fx_ex_get(pool, node);
@@ -139,14 +149,7 @@ static inline double evaluate(const fx_ex_pool *pool, fx_ex node, const point *a
   }
   for (int i = 0; i < n->num_args; i++) a[i] = evaluate(pool, n->arg[i], at, bumped, bump);
   if (op == FX_EX_SELECT) return a[0] != 0 ? a[1] : a[2];
-  if (op == FX_EX_LOAD) {
-    double extra = node == bumped ? bump : 0;
-    int last = n->index == 0 ? BUCKETS - 1 : T - 1, i = a[n->index == 0] < 0 ? 0 : (int)a[n->index == 0];
-    i = i > last ? last : i;
-    return n->index == 0   ? (double)g_bias[(int)a[0] * BUCKETS + i] + extra
-           : n->index == 1 ? g_signed[i]
-                           : extra;
-  }
+  if (op == FX_EX_LOAD) return g_read(pool, n, a) + (node == bumped ? bump : 0);
   bool ints = fx_ex_get(pool, n->arg[0])->type == FX_EX_INT;
   if (ints && (op == FX_EX_DIV || op == FX_EX_MOD || (op >= FX_EX_BIT_NOT && op <= FX_EX_SHR)))
     return int_op(op, (int64_t)a[0], (int64_t)a[1]);

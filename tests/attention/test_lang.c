@@ -127,6 +127,7 @@ static void refusals(void) {
       {"q == not kv", 6, "write (not ...) here"},
       {"q && && kv", 6, "expected a value, got \"&&\""},
       {"2147483648 + q", 1, "ints end at 2147483647"},
+      {"-2147483649 + q", 2, "ints end at 2147483647"},
       {"q + 99999999999999999999", 5, "ints end at 2147483647"},
       {"q + 010", 5, "octal"},
       {"q + 12ab", 5, "runs into letters"},
@@ -140,14 +141,19 @@ static void refusals(void) {
   };
   fx_ex_pool *pool = make_pool();
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) check_refusal(pool, &rows[i], NULL);
+  fx_ex_pool_destroy(pool);
+}
+
+/* Texts that are too deep or too long, and places beyond the first line. */
+static void sizes_and_places(void) {
+  fx_ex_pool *pool = make_pool();
   char deep[1000] = "", open[301];
   memset(open, '(', 300);
   open[300] = '\0';
   snprintf(deep, sizeof deep, "%sq", open);
-  refusal row = {deep, 0, "nested deeper than 200 levels"};
   fx_error_clear();
   CHECK(fx_ex_parse(pool, &(fx_ex_text){.text = deep}, NULL) == FX_EX_NONE);
-  CHECK_HAS(fx_error_text(), row.says);
+  CHECK_HAS(fx_error_text(), "nested deeper than 200 levels");
   char *large = malloc(FX_EX_MAX_TEXT + 2);
   memset(large, ' ', FX_EX_MAX_TEXT + 1);
   large[FX_EX_MAX_TEXT + 1] = '\0';
@@ -246,6 +252,13 @@ static void canonical_forms(void) {
     free(rows[i].text);
   }
   free(base);
+  fx_ex_pool *pool = make_pool(); /* which parameter is meant counts */
+  fx_ex one = parse(pool, "cap"), two = parse(pool, "rate");
+  char *first = fx_ex_canonical(pool, &one, 1), *second = fx_ex_canonical(pool, &two, 1);
+  CHECK(strcmp(first, second) != 0);
+  free(first);
+  free(second);
+  fx_ex_pool_destroy(pool);
 }
 
 /* Sharing is not lost: squaring forty times is forty nodes, and too much text. */
@@ -266,6 +279,7 @@ static void shared_nodes(void) {
 static const fx_test tests[] = {
     {"spellings of equal nodes, and their print", spellings},
     {"refusals with place and caret", refusals},
+    {"sizes and places", sizes_and_places},
     {"warnings about int / int", warnings},
     {"canonical form", canonical_forms},
     {"shared nodes", shared_nodes},

@@ -159,6 +159,12 @@ static void ranges_hold(void) {
                                       "(q - kv) & 6",
                                       "q + 3 > kv",
                                       "q < 40",
+                                      "q <= kv",
+                                      "q <= kv + 39",
+                                      "q == kv",
+                                      "q != kv + 50",
+                                      "q < kv && h == 0",
+                                      "q < kv || !(h == 0)",
                                       "q >> h",
                                       "(q - kv) % (h - 1)"};
   fx_ex_pool *pool = make_pool();
@@ -225,7 +231,7 @@ static void faults(void) {
       {"sign[max(q - 1, 0)] > 0", NULL},
       {"kv > 2 && (q > 3 || sign[q - 1] > 0)", "kv > 2 && q == 0"},
       {"sign[q - 1] + sign[kv - 1] > 0", "q == 0 || kv == 0"},
-      {"(q < 3 ? sign[q - 1] : 0) + (kv < 3 ? sign[q - 1] : 0) > 0", "(q < 3 || kv < 3) && q == 0"},
+      {"(h < 1 ? sign[q - 1] : 0) + (kv < 3 ? sign[q - 1] : 0) > 0", "(h < 1 || kv < 3) && q == 0"},
       {"bias[h + 1, q] > 0.0", "h == 3 || q > 7"},
   };
   fx_ex_pool *pool = make_pool();
