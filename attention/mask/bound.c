@@ -122,6 +122,7 @@ fx_bound fx_bound_make(fx_bounds *bounds, fx_bound_op op, fx_bound a, fx_bound b
   if (a == FX_BOUND_NONE || b == FX_BOUND_NONE) return FX_BOUND_NONE;
   fx_bound_term made = {.op = op, .arg = {a, b, -1}};
   if (!range_of(bounds, &made)) return FX_BOUND_NONE;
+  if (made.lo == made.hi) return fx_bound_const(bounds, made.lo);
   fx_bound known = simpler(bounds, op, a, b);
   if (known != FX_BOUND_NONE) return known;
   bool commutes = op == FX_BOUND_MIN || op == FX_BOUND_MAX_OF || op == FX_BOUND_MUL || op == FX_BOUND_AND ||

@@ -103,6 +103,10 @@ static fx_status recognise(fx_mask_program *program, fx_bounds *bounds, fx_ex ma
   const fx_ex_ranges *ranges = fx_ex_pool_ranges(program->pool);
   fx_symbolic found;
   if (!fx_symbolic_limits(bounds, mask, &found)) return FX_OK;
+  if (found.count == 1 && bounds->term[found.lo[0]].hi <= 0 && bounds->term[found.hi[0]].lo >= ranges->T_kv) {
+    program->facts.form = FX_MASK_FORM_NONE;
+    return FX_OK;
+  }
   fx_bound output[2 * MAX_SLOTS];
   for (int k = 0; k < found.count; k++) output[2 * k] = found.lo[k], output[2 * k + 1] = found.hi[k];
   FX_TRY(fx_bound_code_create(bounds, output, 2 * found.count, &program->bounds));
@@ -111,7 +115,11 @@ static fx_status recognise(fx_mask_program *program, fx_bounds *bounds, fx_ex ma
   int64_t rows = (int64_t)ranges->T * (program->facts.per_head ? ranges->H : 1);
   if (most > FX_LIMITS_MAX_R && rows <= FX_MASK_MAX_TRIED && is_static(program, mask, needed))
     FX_TRY(try_rows(program, &most));
-  if (most > FX_LIMITS_MAX_R) return FX_OK;
+  if (most > FX_LIMITS_MAX_R) {
+    fx_bound_code_destroy(program->bounds);
+    program->bounds = NULL;
+    return FX_OK;
+  }
   program->facts.form = FX_MASK_FORM_LIMITS;
   program->facts.R = most > 1 ? most : 1;
   return FX_OK;

@@ -461,7 +461,7 @@ static list fixed_condition(solver *s, fx_ex node, const fx_ex_node *n, bool neg
       fx_bound first = a;
       a = b, b = first;
     }
-    fx_bound apart = fx_bound_make(s->bounds, FX_BOUND_ADD, fx_bound_less(s->bounds, a, b),
+    fx_bound apart = fx_bound_make(s->bounds, FX_BOUND_MAX_OF, fx_bound_less(s->bounds, a, b),
                                    fx_bound_less(s->bounds, b, a));
     return guarded(s, apart, negate == (n->op == FX_EX_NE));
   }
@@ -504,22 +504,6 @@ static list truth(solver *s, fx_ex node, bool negate) {
 
 /* ---- fewer intervals ---- */
 
-/* Intervals under the same guards with an end in common: one. True when two became one. */
-static bool join_ends(const solver *s, list *all) {
-  for (int i = 0; i < all->count; i++)
-    for (int j = i + 1; j < all->count; j++) {
-      interval *a = &all->v[i], *b = &all->v[j];
-      if (!same_guards(a, b) || (a->lo != b->lo && a->hi != b->hi)) continue;
-      fx_bound lo = a->lo == UNBOUNDED || b->lo == UNBOUNDED ? UNBOUNDED : lesser(s, a->lo, b->lo);
-      fx_bound hi = a->hi == UNBOUNDED || b->hi == UNBOUNDED ? UNBOUNDED : greater(s, a->hi, b->hi);
-      if (lo == FX_BOUND_NONE || hi == FX_BOUND_NONE) continue;
-      a->lo = lo, a->hi = hi;
-      *b = all->v[--all->count];
-      return true;
-    }
-  return false;
-}
-
 /* All guards of an interval as one condition. */
 static fx_bound guards_of(const solver *s, const interval *x) {
   fx_bound all = constant(s, 1);
@@ -529,6 +513,36 @@ static fx_bound guards_of(const solver *s, const interval *x) {
     all = fx_bound_make(s->bounds, FX_BOUND_AND, all, one);
   }
   return all;
+}
+
+/* Intervals with an end in common: one. With `across`, under different guards too, which then move into the
+ * other end. True when two became one. */
+static bool join_ends(const solver *s, list *all, bool across) {
+  fx_bound least = constant(s, 0), most = constant(s, s->T_kv);
+  for (int i = 0; i < all->count; i++)
+    for (int j = i + 1; j < all->count; j++) {
+      interval a = all->v[i], b = all->v[j];
+      bool same = same_guards(&a, &b);
+      if ((a.lo != b.lo && a.hi != b.hi) || (!same && !across)) continue;
+      if (!same) {
+        fx_bound first = guards_of(s, &a), second = guards_of(s, &b);
+        if (a.hi == b.hi) {
+          a.lo = fx_bound_select(s->bounds, first, a.lo == UNBOUNDED ? least : a.lo, most);
+          b.lo = fx_bound_select(s->bounds, second, b.lo == UNBOUNDED ? least : b.lo, most);
+        } else {
+          a.hi = fx_bound_select(s->bounds, first, a.hi == UNBOUNDED ? most : a.hi, least);
+          b.hi = fx_bound_select(s->bounds, second, b.hi == UNBOUNDED ? most : b.hi, least);
+        }
+        a.guards = b.guards = 0;
+      }
+      a.lo = a.lo == UNBOUNDED || b.lo == UNBOUNDED ? UNBOUNDED : lesser(s, a.lo, b.lo);
+      a.hi = a.hi == UNBOUNDED || b.hi == UNBOUNDED ? UNBOUNDED : greater(s, a.hi, b.hi);
+      if (a.lo == FX_BOUND_NONE || a.hi == FX_BOUND_NONE) continue;
+      all->v[i] = a;
+      all->v[j] = all->v[--all->count];
+      return true;
+    }
+  return false;
 }
 
 static bool exclude(const interval *a, const interval *b) {
@@ -561,19 +575,26 @@ static void add_group(const solver *s, const list *all, bool *used, int first, l
   result->v[result->count++] = group;
 }
 
+/* The list as few intervals without guards. */
+static list reduce(const solver *s, list all, bool across) {
+  bool used[MAX_LIST] = {false};
+  list groups = g_nothing;
+  while (join_ends(s, &all, across)) {
+  }
+  for (int i = 0; i < all.count; i++)
+    if (!used[i]) add_group(s, &all, used, i, &groups);
+  while (!groups.failed && join_ends(s, &groups, false)) {
+  }
+  return groups;
+}
+
 bool fx_symbolic_limits(fx_bounds *bounds, fx_ex mask, fx_symbolic *result) {
   solver s = {.bounds = bounds, .pool = bounds->pool, .T_kv = fx_ex_pool_ranges(bounds->pool)->T_kv};
-  list all = truth(&s, mask, false), groups = g_nothing;
+  list all = truth(&s, mask, false);
   if (all.failed) return false;
-  while (join_ends(&s, &all)) {
-  }
-  bool used[MAX_LIST] = {false};
-  for (int i = 0; i < all.count; i++)
-    if (!used[i]) add_group(&s, &all, used, i, &groups);
-  if (groups.failed) return false;
-  while (join_ends(&s, &groups)) {
-  }
-  if (groups.count > FX_SYMBOLIC_MAX) return false;
+  list groups = reduce(&s, all, false), other = reduce(&s, all, true);
+  if (groups.failed || (!other.failed && other.count < groups.count)) groups = other;
+  if (groups.failed || groups.count > FX_SYMBOLIC_MAX) return false;
   result->count = groups.count;
   for (int i = 0; i < groups.count; i++) result->lo[i] = groups.v[i].lo, result->hi[i] = groups.v[i].hi;
   return true;
