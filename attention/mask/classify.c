@@ -4,15 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/mask/cuts.h"
 #include "attention/mask/interval.h"
 #include "dynamo_rt/base/memory.h"
 
 enum {
   FAN = FX_INTERVAL_LANES, /* children of a node of the pyramid, and lanes of a run */
   MAX_LEVELS = 8,
-  PARTS = 4,        /* a tile's rows and keys are cut into 4 quarters, these into 4 pieces */
-  MAX_POINTS = 256, /* pairs asked at once */
-  SAMPLES = 4       /* points tried of a cell */
+  PARTS = FX_CUT_PARTS, /* a tile's rows and keys are cut into 4 quarters, these into 4 pieces */
+  MAX_POINTS = 256,     /* pairs asked at once */
+  SAMPLES = 4           /* points tried of a cell */
 };
 
 /* What of a block of rows: all of it, its first position, its last one, a quarter; then, of each quarter, its
@@ -25,6 +26,7 @@ struct fx_classifier {
   int32_t num_buffers;
   int64_t summarised[FX_EX_MAX_BUFFERS]; /* values of the buffers that the mask reads, else 0 */
   bool floats[FX_EX_MAX_BUFFERS], monotone[FX_EX_MAX_BUFFERS];
+  fx_cut_rules q_rules, kv_rules;
 };
 
 /* What depends on keys only, for the nodes of one level. */
@@ -41,12 +43,13 @@ typedef struct work {
   const fx_positions *q, *kv;
   fx_runs *runs;
   int64_t list;
-  int64_t row_from, row_to;   /* the block */
+  fx_cuts rows;               /* the block */
   bool has_pieces;            /* its rows' pieces are computed */
   fx_interval_run pair, side; /* both sides at once; one side at a time */
   level level[MAX_LEVELS];    /* tiles, 16 tiles, ... */
   level end[3];               /* FIRST and LAST keys of tiles */
   level quarter, piece;       /* 4 and 16 of each tile; those that do not exist repeat another one */
+  fx_cuts *cuts;              /* [tiles], filled with the quarters */
   int levels;
   fx_interval_end *set[NUM_SETS]; /* what depends on rows only: [live registers][lo, hi][lanes] */
   fx_interval_end *keys;          /* pieces of a quarter, four times: [live registers][lo, hi][lanes] */
@@ -75,6 +78,8 @@ fx_status fx_classifier_create(const fx_ex_pool *pool, fx_ex mask, fx_classifier
   if (status == FX_OK) status = fx_interp_create(pool, &mask, 1, &made->points);
   if (status == FX_OK) {
     find_reads(made, pool, needed, mask);
+    fx_cut_rules_find(pool, needed, mask, FX_EX_Q, &made->q_rules);
+    fx_cut_rules_find(pool, needed, mask, FX_EX_KV, &made->kv_rules);
     *classifier = made;
   } else {
     fx_classifier_destroy(made);
@@ -140,6 +145,7 @@ static size_t lay_out(work *w, const fx_classifier *c, const fx_runs *runs, char
   for (int end = FIRST; end <= LAST; end++) plan_level(w, &w->end[end], runs->tiles, false, base, &at);
   plan_level(w, &w->quarter, runs->tiles * PARTS, true, base, &at);
   plan_level(w, &w->piece, runs->tiles * PARTS * PARTS, true, base, &at);
+  w->cuts = take(base, &at, (size_t)runs->tiles * sizeof *w->cuts);
   for (int what = 0; what < NUM_SETS; what++)
     w->set[what] = take(base, &at, (size_t)w->num_q * 2 * FAN * sizeof(fx_interval_end));
   w->keys = take(base, &at, (size_t)w->num_kv * 2 * FAN * sizeof(fx_interval_end));
@@ -165,28 +171,7 @@ void fx_classify_begin(const fx_classifier *c, const fx_interp_inputs *sample, v
 
 /* ---- one side ---- */
 
-/* [from, to) of what is here. */
-typedef struct span {
-  int64_t from, to;
-} span;
-
-/* Number `part` of `parts` equal parts; where there are fewer (a length of 5 in 4 parts of 2), nothing. */
-static span part_of(span whole, int parts, int part) {
-  int64_t size = fx_ceil_div(whole.to - whole.from, parts), from = whole.from + part * size;
-  return (span){fx_min_i64(from, whole.to), fx_min_i64(from + size, whole.to)};
-}
-static span piece_of(span whole, int number) { /* of 16 */
-  return part_of(part_of(whole, PARTS, number / PARTS), PARTS, number % PARTS);
-}
-static bool exists(span s) {
-  return s.from < s.to;
-}
-static span tile_span(const work *w, int64_t tile) {
-  int64_t from = tile * w->runs->tile;
-  return (span){from, fx_min_i64(from + w->runs->tile, w->runs->tile_length)};
-}
-
-static void set_keys(work *w, int lane, span keys, int what) {
+static void set_keys(work *w, int lane, fx_span keys, int what) {
   int32_t lo, hi;
   if (what == BLOCK)
     fx_positions_range(w->kv, keys.from, keys.to, &lo, &hi);
@@ -209,19 +194,23 @@ static void fill_level(work *w, level *l, int64_t tiles, int what) {
   for (int32_t first = 0; first < l->padded; first += FAN) {
     for (int lane = 0; lane < FAN; lane++) {
       int64_t from = fx_min_i64(first + lane, l->count - 1) * size;
-      set_keys(w, lane, (span){from, fx_min_i64(from + size, w->runs->tile_length)}, what);
+      set_keys(w, lane, (fx_span){from, fx_min_i64(from + size, w->runs->tile_length)}, what);
     }
     store_keys(w, l, first);
   }
 }
 
-/* The quarters of tile's four neighbours 4 n .. 4 n + 3. */
+/* Cuts and quarters of tiles 4 n .. 4 n + 3. */
 static void need_quarters(work *w, int64_t n) {
   if (w->quarter.filled[n]) return;
   for (int lane = 0; lane < FAN; lane++) {
-    int64_t tile = fx_min_i64(n * PARTS + lane / PARTS, w->runs->tiles - 1);
-    span part = part_of(tile_span(w, tile), PARTS, lane % PARTS);
-    set_keys(w, lane, exists(part) ? part : tile_span(w, tile), BLOCK);
+    int64_t tile = fx_min_i64(n * PARTS + lane / PARTS, w->runs->tiles - 1), from = tile * w->runs->tile;
+    fx_cuts *cuts = &w->cuts[tile];
+    if (lane % PARTS == 0)
+      fx_cuts_make(&w->classifier->kv_rules, w->kv, from,
+                   fx_min_i64(from + w->runs->tile, w->runs->tile_length), cuts);
+    fx_span part = fx_cut_quarter(cuts, lane % PARTS);
+    set_keys(w, lane, fx_span_exists(part) ? part : fx_cut_quarter(cuts, 0), BLOCK);
   }
   store_keys(w, &w->quarter, n * FAN);
   w->quarter.filled[n] = 1;
@@ -229,15 +218,13 @@ static void need_quarters(work *w, int64_t n) {
 
 static void need_pieces(work *w, int64_t tile) {
   if (w->piece.filled[tile]) return;
-  for (int lane = 0; lane < FAN; lane++) {
-    span part = piece_of(tile_span(w, tile), lane);
-    set_keys(w, lane, exists(part) ? part : tile_span(w, tile), BLOCK);
-  }
+  for (int lane = 0; lane < FAN; lane++)
+    set_keys(w, lane, fx_cut_piece(&w->cuts[tile], w->cuts[tile].pieces >> lane & 1 ? lane : 0), BLOCK);
   store_keys(w, &w->piece, tile * FAN);
   w->piece.filled[tile] = 1;
 }
 
-static void set_rows(work *w, int lane, span rows) {
+static void set_rows(work *w, int lane, fx_span rows) {
   int32_t lo, hi;
   fx_positions_range(w->q, rows.from, rows.to, &lo, &hi);
   fx_interval_set(&w->side, FX_EX_Q, lane, lo, hi);
@@ -253,14 +240,14 @@ static void store_rows(work *w, int what, int from, int repeat) {
 }
 
 static void set_block(work *w, int64_t from, int64_t to) {
-  span whole = {from, to};
-  w->row_from = from, w->row_to = to, w->has_pieces = false;
-  for (int lane = 0; lane < FAN; lane++) set_rows(w, lane, whole);
-  set_rows(w, FIRST, (span){from, from + 1});
-  set_rows(w, LAST, (span){to - 1, to});
+  fx_cuts_make(&w->classifier->q_rules, w->q, from, to, &w->rows);
+  w->has_pieces = false;
+  for (int lane = 0; lane < FAN; lane++) set_rows(w, lane, (fx_span){from, to});
+  set_rows(w, FIRST, (fx_span){from, from + 1});
+  set_rows(w, LAST, (fx_span){to - 1, to});
   for (int part = 0; part < PARTS; part++) {
-    span quarter = part_of(whole, PARTS, part);
-    if (exists(quarter)) set_rows(w, QUARTER + part, quarter);
+    fx_span quarter = fx_cut_quarter(&w->rows, part);
+    if (fx_span_exists(quarter)) set_rows(w, QUARTER + part, quarter);
   }
   fx_interval_eval(&w->side, FX_PART_Q);
   for (int what = 0; what < PIECES; what++) store_rows(w, what, what, 0);
@@ -268,11 +255,8 @@ static void set_block(work *w, int64_t from, int64_t to) {
 
 static void need_row_pieces(work *w) {
   if (w->has_pieces) return;
-  span whole = {w->row_from, w->row_to};
-  for (int lane = 0; lane < FAN; lane++) {
-    span piece = piece_of(whole, lane);
-    set_rows(w, lane, exists(piece) ? piece : whole);
-  }
+  for (int lane = 0; lane < FAN; lane++)
+    set_rows(w, lane, fx_cut_piece(&w->rows, w->rows.pieces >> lane & 1 ? lane : 0));
   fx_interval_eval(&w->side, FX_PART_Q);
   for (int part = 0; part < PARTS; part++) store_rows(w, PIECES + part, part * PARTS, PARTS);
   w->has_pieces = true;
@@ -339,11 +323,11 @@ static bool is_partial(const open_tile *t) {
 
 /* Lanes that are real pieces of a cell. */
 static uint32_t real_pieces(const work *w, int64_t tile, int rows, int keys) {
+  uint32_t some_rows = w->rows.pieces >> (rows * PARTS) & 15,
+           some_keys = w->cuts[tile].pieces >> (keys * PARTS) & 15;
   uint32_t real = 0;
-  for (int lane = 0; lane < FAN; lane++)
-    if (exists(piece_of((span){w->row_from, w->row_to}, rows * PARTS + lane / PARTS)) &&
-        exists(piece_of(tile_span(w, tile), keys * PARTS + lane % PARTS)))
-      real |= 1u << lane;
+  for (int k = 0; k < PARTS; k++)
+    if (some_rows >> k & 1) real |= some_keys << (k * PARTS);
   return real;
 }
 
@@ -375,11 +359,11 @@ static void ask_points(const work *w, points *p) {
 static void ask_quarters(work *w, int64_t group, open_tile *t, int count) {
   need_quarters(w, group);
   for (int rows = 0; rows < PARTS; rows++) {
-    if (!exists(part_of((span){w->row_from, w->row_to}, PARTS, rows))) continue;
+    if (!fx_span_exists(fx_cut_quarter(&w->rows, rows))) continue;
     verdict v = ask(w, QUARTER + rows, &w->quarter, group * FAN);
     for (int i = 0; i < count; i++)
       for (int keys = 0; keys < PARTS; keys++) {
-        if (!exists(part_of(tile_span(w, t[i].tile), PARTS, keys))) continue;
+        if (!fx_span_exists(fx_cut_quarter(&w->cuts[t[i].tile], keys))) continue;
         int lane = (int)(t[i].tile % PARTS) * PARTS + keys;
         bool always = v.always >> lane & 1, never = v.never >> lane & 1;
         t[i].seen.visible |= always;
@@ -399,9 +383,9 @@ static uint32_t look_into(work *w, open_tile *t, int cell) {
 }
 
 /* The rows and keys of piece `lane` of a cell. */
-static void piece_spans(const work *w, const open_tile *t, int cell, int lane, span *rows, span *keys) {
-  *rows = piece_of((span){w->row_from, w->row_to}, cell / PARTS * PARTS + lane / PARTS);
-  *keys = piece_of(tile_span(w, t->tile), cell % PARTS * PARTS + lane % PARTS);
+static void piece_spans(const work *w, const open_tile *t, int cell, int lane, fx_span *rows, fx_span *keys) {
+  *rows = fx_cut_piece(&w->rows, cell / PARTS * PARTS + lane / PARTS);
+  *keys = fx_cut_piece(&w->cuts[t->tile], cell % PARTS * PARTS + lane % PARTS);
 }
 
 /* Number k (from 0) of the set bits. */
@@ -417,7 +401,7 @@ static void add_samples(work *w, open_tile *t, points *p) {
   uint32_t open = look_into(w, t, cell);
   int count = __builtin_popcount(open);
   for (int k = 0; k < SAMPLES && k < count && !is_partial(t); k++) {
-    span rows, keys;
+    fx_span rows, keys;
     piece_spans(w, t, cell, bit_at(open, count > SAMPLES ? k * count / SAMPLES : k), &rows, &keys);
     int64_t row = (2 + 5 * k) % (rows.to - rows.from), key = (3 + 3 * k) % (keys.to - keys.from);
     add_point(w, p, rows.from + row, keys.from + key, t);
@@ -429,7 +413,7 @@ static void ask_all(work *w, open_tile *t, points *p) {
   for (uint32_t cells = t->cells; cells && !is_partial(t); cells &= cells - 1) {
     int cell = __builtin_ctz(cells);
     for (uint32_t open = look_into(w, t, cell); open && !is_partial(t); open &= open - 1) {
-      span rows, keys;
+      fx_span rows, keys;
       piece_spans(w, t, cell, __builtin_ctz(open), &rows, &keys);
       for (int64_t i = rows.from; i < rows.to; i++)
         for (int64_t j = keys.from; j < keys.to; j++) {
