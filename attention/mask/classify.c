@@ -355,22 +355,20 @@ static void ask_points(const work *w, points *p) {
   p->n = 0;
 }
 
-/* Decides a tile's quarters; `group` is the number of its four neighbours, up to 4 of which are in t. */
-static void ask_quarters(work *w, int64_t group, open_tile *t, int count) {
+/* A quarter of the rows against the quarters of four neighbours, up to 4 of which are in t. */
+static void ask_quarters(work *w, int rows, open_tile *t, int count) {
+  int64_t group = t[0].tile / PARTS;
   need_quarters(w, group);
-  for (int rows = 0; rows < PARTS; rows++) {
-    if (!fx_span_exists(fx_cut_quarter(&w->rows, rows))) continue;
-    verdict v = ask(w, QUARTER + rows, &w->quarter, group * FAN);
-    for (int i = 0; i < count; i++)
-      for (int keys = 0; keys < PARTS; keys++) {
-        if (!fx_span_exists(fx_cut_quarter(&w->cuts[t[i].tile], keys))) continue;
-        int lane = (int)(t[i].tile % PARTS) * PARTS + keys;
-        bool always = v.always >> lane & 1, never = v.never >> lane & 1;
-        t[i].seen.visible |= always;
-        t[i].seen.hidden |= never;
-        if (!always && !never) t[i].cells |= 1u << (rows * PARTS + keys);
-      }
-  }
+  verdict v = ask(w, QUARTER + rows, &w->quarter, group * FAN);
+  for (int i = 0; i < count; i++)
+    for (int keys = 0; keys < PARTS; keys++) {
+      if (!fx_span_exists(fx_cut_quarter(&w->cuts[t[i].tile], keys))) continue;
+      int lane = (int)(t[i].tile % PARTS) * PARTS + keys;
+      bool always = v.always >> lane & 1, never = v.never >> lane & 1;
+      t[i].seen.visible |= always;
+      t[i].seen.hidden |= never;
+      if (!always && !never) t[i].cells |= 1u << (rows * PARTS + keys);
+    }
 }
 
 /* A cell's pieces by intervals; returns the open ones. */
@@ -394,10 +392,11 @@ static int bit_at(uint32_t bits, int k) {
   return __builtin_ctz(bits);
 }
 
-/* A few points, at changing offsets, of open pieces of the cell in the middle of the open ones. */
-static void add_samples(work *w, open_tile *t, points *p) {
-  if (!t->cells) return;
-  int cell = bit_at(t->cells, __builtin_popcount(t->cells) / 2);
+/* A few points, at changing offsets, of open pieces of one of the open cells in a quarter of the rows. */
+static void add_samples(work *w, open_tile *t, int quarter, points *p) {
+  uint32_t cells = t->cells & (15u << (quarter * PARTS));
+  if (!cells) return;
+  int cell = bit_at(cells, __builtin_popcount(cells) / 2);
   uint32_t open = look_into(w, t, cell);
   int count = __builtin_popcount(open);
   for (int k = 0; k < SAMPLES && k < count && !is_partial(t); k++) {
@@ -425,18 +424,23 @@ static void ask_all(work *w, open_tile *t, points *p) {
   }
 }
 
+/* Quarter by quarter of the rows, the middle ones first: mostly one is enough. */
 static void resolve(work *w, open_tile *t, int count) {
+  static const int order[PARTS] = {1, 2, 0, 3};
   points p = {.n = 0};
-  for (int i = 0; i < count;) {
-    int64_t group = t[i].tile / PARTS;
-    int n = 1;
-    while (i + n < count && t[i + n].tile / PARTS == group) n++;
-    ask_quarters(w, group, t + i, n);
-    i += n;
+  for (int k = 0; k < PARTS; k++) {
+    int rows = order[k];
+    if (!fx_span_exists(fx_cut_quarter(&w->rows, rows))) continue;
+    for (int i = 0, n; i < count; i += n) {
+      bool open = !is_partial(&t[i]);
+      for (n = 1; i + n < count && t[i + n].tile / PARTS == t[i].tile / PARTS; n++)
+        open |= !is_partial(&t[i + n]);
+      if (open) ask_quarters(w, rows, t + i, n);
+    }
+    for (int i = 0; i < count; i++)
+      if (!is_partial(&t[i])) add_samples(w, &t[i], rows, &p);
+    if (p.n) ask_points(w, &p);
   }
-  for (int i = 0; i < count; i++)
-    if (!is_partial(&t[i])) add_samples(w, &t[i], &p);
-  if (p.n) ask_points(w, &p);
   for (int i = 0; i < count; i++) ask_all(w, &t[i], &p);
 }
 

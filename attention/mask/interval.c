@@ -12,6 +12,7 @@
 
 typedef struct instr {
   uint8_t op, type, arg_type, num_args; /* arg_type: of the first argument, of a branch for SELECT */
+  bool plain;                           /* cannot wrap anywhere: the ends need not be brought back */
   int32_t arg[3];                       /* registers */
   int32_t index;
   fx_ex_value value;
@@ -97,6 +98,18 @@ static void find_domain(fx_interval_code *code, const fx_ex_pool *pool, void *me
     code->domain[i] = (fx_interval){*fx_interval_own(&run, i, 0), *fx_interval_own(&run, i, 1)};
 }
 
+/* Marks what cannot wrap, from the ranges of the arguments. */
+static void find_plain(fx_interval_code *code) {
+  for (int32_t i = 0; i < code->count; i++) {
+    instr *in = &code->code[i];
+    if (in->type != FX_EX_INT || in->arg_type != FX_EX_INT) continue;
+    fx_interval a = code->domain[in->arg[0]], b = code->domain[in->arg[1]];
+    if (in->op == FX_EX_ADD) in->plain = a.lo.i + b.lo.i >= INT32_MIN && a.hi.i + b.hi.i <= INT32_MAX;
+    if (in->op == FX_EX_SUB) in->plain = a.lo.i - b.hi.i >= INT32_MIN && a.hi.i - b.lo.i <= INT32_MAX;
+    if (in->op == FX_EX_ABS) in->plain = a.lo.i > INT32_MIN;
+  }
+}
+
 fx_status fx_interval_create(const fx_ex_pool *pool, fx_ex root, fx_interval_code **code) {
   size_t nodes = (size_t)root + 1;
   bool *needed = fx_ex_reachable(pool, &root, 1);
@@ -126,6 +139,7 @@ fx_status fx_interval_create(const fx_ex_pool *pool, fx_ex root, fx_interval_cod
   find_live(made);
   FX_TRY_GOTO(fx_alloc_aligned(&memory, fx_interval_bytes(made)), free_made);
   find_domain(made, pool, memory);
+  find_plain(made);
   free(memory);
   free(needed);
   *code = made;
@@ -198,13 +212,19 @@ FX_INLINE void eval_int(const instr *in, fx_lanes_out to, fx_lanes_in a, fx_lane
     FX_EACH fx_lane_store(to, k, -a.hi[k].i, -a.lo[k].i);
     break;
   case FX_EX_ABS:
-    fx_lanes_abs(to, a);
+    fx_lanes_abs(to, a, in->plain);
     break;
   case FX_EX_ADD:
-    FX_EACH fx_lane_store(to, k, a.lo[k].i + b.lo[k].i, a.hi[k].i + b.hi[k].i);
+    if (in->plain)
+      FX_EACH to.lo[k].i = a.lo[k].i + b.lo[k].i, to.hi[k].i = a.hi[k].i + b.hi[k].i;
+    else
+      FX_EACH fx_lane_store(to, k, a.lo[k].i + b.lo[k].i, a.hi[k].i + b.hi[k].i);
     break;
   case FX_EX_SUB:
-    FX_EACH fx_lane_store(to, k, a.lo[k].i - b.hi[k].i, a.hi[k].i - b.lo[k].i);
+    if (in->plain)
+      FX_EACH to.lo[k].i = a.lo[k].i - b.hi[k].i, to.hi[k].i = a.hi[k].i - b.lo[k].i;
+    else
+      FX_EACH fx_lane_store(to, k, a.lo[k].i - b.hi[k].i, a.hi[k].i - b.lo[k].i);
     break;
   case FX_EX_MUL:
     fx_lanes_mul(to, a, b);

@@ -141,7 +141,15 @@ FX_INLINE void fx_lanes_shift(bool left, fx_lanes_out to, fx_lanes_in a, fx_lane
   }
 }
 
-FX_INLINE void fx_lanes_abs(fx_lanes_out to, fx_lanes_in a) {
+FX_INLINE void fx_lanes_abs(fx_lanes_out to, fx_lanes_in a, bool plain) {
+  if (plain) {
+    FX_EACH {
+      int64_t al = a.lo[k].i, ah = a.hi[k].i;
+      to.lo[k].i = fx_lane_max(fx_lane_max(al, -ah), 0);
+      to.hi[k].i = fx_lane_max(-al, ah);
+    }
+    return;
+  }
   FX_EACH {
     int64_t al = a.lo[k].i, ah = a.hi[k].i;
     fx_lane_store(to, k, al > 0 ? al : ah < 0 ? -ah : 0, fx_lane_max(-al, ah));
