@@ -16,9 +16,18 @@ enum {
   SAMPLES = 4           /* points tried of a cell */
 };
 
-/* What of a block of rows: all of it, its first position, its last one, a quarter; then, of each quarter, its
- * pieces, one for four lanes each. */
-enum { BLOCK = 0, FIRST = 1, LAST = 2, QUARTER = 3, PIECES = QUARTER + PARTS, NUM_SETS = PIECES + PARTS };
+/* What of a block of rows: all of it, its first position, its last one, before and after its jump, a quarter;
+ * then, of each quarter, its pieces, one for four lanes each. */
+enum {
+  BLOCK = 0,
+  FIRST = 1,
+  LAST = 2,
+  HEAD = 3,
+  TAIL = 4,
+  QUARTER = 5,
+  PIECES = QUARTER + PARTS,
+  NUM_SETS = PIECES + PARTS
+};
 
 struct fx_classifier {
   fx_interval_code *code;
@@ -47,14 +56,16 @@ typedef struct work {
   bool has_pieces;            /* its rows' pieces are computed */
   fx_interval_run pair, side; /* both sides at once; one side at a time */
   level level[MAX_LEVELS];    /* tiles, 16 tiles, ... */
-  level end[3];               /* FIRST and LAST keys of tiles */
+  level end[TAIL + 1];        /* FIRST and LAST keys of tiles; HEAD and TAIL, filled by need */
   level quarter, piece;       /* 4 and 16 of each tile; those that do not exist repeat another one */
-  fx_cuts *cuts;              /* [tiles], filled with the quarters */
+  fx_cuts *cuts;              /* [tiles], filled with HEAD and TAIL */
+  uint16_t *jumps;            /* [tiles / 16] bits of tiles with a jump */
   int levels;
   fx_interval_end *set[NUM_SETS]; /* what depends on rows only: [live registers][lo, hi][lanes] */
   fx_interval_end *keys;          /* pieces of a quarter, four times: [live registers][lo, hi][lanes] */
   const int32_t *live_q, *live_kv;
   int32_t num_q, num_kv;
+  int64_t corners_tried, corners_found, batches; /* corners are left out where they rarely help */
 } work;
 
 static void find_reads(fx_classifier *made, const fx_ex_pool *pool, const bool *needed, fx_ex mask) {
@@ -143,9 +154,11 @@ static size_t lay_out(work *w, const fx_classifier *c, const fx_runs *runs, char
     plan_level(w, &w->level[w->levels++], count, false, base, &at);
   } while (count > FAN);
   for (int end = FIRST; end <= LAST; end++) plan_level(w, &w->end[end], runs->tiles, false, base, &at);
+  for (int end = HEAD; end <= TAIL; end++) plan_level(w, &w->end[end], runs->tiles, true, base, &at);
   plan_level(w, &w->quarter, runs->tiles * PARTS, true, base, &at);
   plan_level(w, &w->piece, runs->tiles * PARTS * PARTS, true, base, &at);
   w->cuts = take(base, &at, (size_t)runs->tiles * sizeof *w->cuts);
+  w->jumps = take(base, &at, (size_t)w->level[0].padded / FAN * sizeof *w->jumps);
   for (int what = 0; what < NUM_SETS; what++)
     w->set[what] = take(base, &at, (size_t)w->num_q * 2 * FAN * sizeof(fx_interval_end));
   w->keys = take(base, &at, (size_t)w->num_kv * 2 * FAN * sizeof(fx_interval_end));
@@ -200,15 +213,37 @@ static void fill_level(work *w, level *l, int64_t tiles, int what) {
   }
 }
 
-/* Cuts and quarters of tiles 4 n .. 4 n + 3. */
+/* Cuts of 16 tiles, and their keys before and after a jump (all of them where there is none). */
+static void need_cuts(work *w, int32_t first) {
+  if (w->end[TAIL].filled[first / FAN]) return;
+  uint32_t jumps = 0;
+  int count = (int)fx_min_i64(FAN, w->runs->tiles - first);
+  for (int lane = 0; lane < count; lane++) {
+    int64_t from = (int64_t)(first + lane) * w->runs->tile,
+            to = fx_min_i64(from + w->runs->tile, w->runs->tile_length);
+    fx_cuts *cuts = &w->cuts[first + lane];
+    fx_cuts_make(&w->classifier->kv_rules, w->kv, from, to, cuts);
+    jumps |= (uint32_t)(cuts->jump > from) << lane;
+  }
+  for (int end = HEAD; end <= TAIL; end++) {
+    for (int lane = 0; lane < FAN; lane++) {
+      const fx_cuts *cuts = &w->cuts[first + (lane < count ? lane : 0)];
+      int64_t from = cuts->at[0], to = cuts->at[PARTS];
+      if (cuts->jump > from && end == HEAD) to = cuts->jump;
+      if (cuts->jump > from && end == TAIL) from = cuts->jump;
+      set_keys(w, lane, (fx_span){from, to}, BLOCK);
+    }
+    store_keys(w, &w->end[end], first);
+  }
+  w->jumps[first / FAN] = (uint16_t)jumps;
+  w->end[TAIL].filled[first / FAN] = 1;
+}
+
+/* Quarters of tiles 4 n .. 4 n + 3. */
 static void need_quarters(work *w, int64_t n) {
   if (w->quarter.filled[n]) return;
   for (int lane = 0; lane < FAN; lane++) {
-    int64_t tile = fx_min_i64(n * PARTS + lane / PARTS, w->runs->tiles - 1), from = tile * w->runs->tile;
-    fx_cuts *cuts = &w->cuts[tile];
-    if (lane % PARTS == 0)
-      fx_cuts_make(&w->classifier->kv_rules, w->kv, from,
-                   fx_min_i64(from + w->runs->tile, w->runs->tile_length), cuts);
+    const fx_cuts *cuts = &w->cuts[fx_min_i64(n * PARTS + lane / PARTS, w->runs->tiles - 1)];
     fx_span part = fx_cut_quarter(cuts, lane % PARTS);
     set_keys(w, lane, fx_span_exists(part) ? part : fx_cut_quarter(cuts, 0), BLOCK);
   }
@@ -245,6 +280,10 @@ static void set_block(work *w, int64_t from, int64_t to) {
   for (int lane = 0; lane < FAN; lane++) set_rows(w, lane, (fx_span){from, to});
   set_rows(w, FIRST, (fx_span){from, from + 1});
   set_rows(w, LAST, (fx_span){to - 1, to});
+  if (w->rows.jump > from) {
+    set_rows(w, HEAD, (fx_span){from, w->rows.jump});
+    set_rows(w, TAIL, (fx_span){w->rows.jump, to});
+  }
   for (int part = 0; part < PARTS; part++) {
     fx_span quarter = fx_cut_quarter(&w->rows, part);
     if (fx_span_exists(quarter)) set_rows(w, QUARTER + part, quarter);
@@ -278,12 +317,12 @@ static verdict ask_pair(work *w, int what, const fx_interval_end *keys, int32_t 
       w->pair.read[w->live_kv[i]][end] = keys + ((int64_t)i * 2 + end) * stride;
   fx_interval_eval(&w->pair, FX_PART_PAIR);
   const fx_interval_end *const *root = fx_interval_root(&w->pair);
-  verdict v = {0, 0};
-  for (int lane = 0; lane < FAN; lane++) {
-    v.always |= (uint32_t)(root[0][lane].i != 0) << lane;
-    v.never |= (uint32_t)(root[1][lane].i == 0) << lane;
+  uint32_t always = 0, never = 0;
+  for (uint32_t lane = 0; lane < FAN; lane++) {
+    always |= (uint32_t)root[0][lane].i << lane; /* 0 or 1 */
+    never |= (uint32_t)root[1][lane].i << lane;
   }
-  return v;
+  return (verdict){always, never ^ 0xffff};
 }
 
 /* A set of rows against nodes first .. + 16 of a level. */
@@ -360,15 +399,15 @@ static void ask_quarters(work *w, int rows, open_tile *t, int count) {
   int64_t group = t[0].tile / PARTS;
   need_quarters(w, group);
   verdict v = ask(w, QUARTER + rows, &w->quarter, group * FAN);
-  for (int i = 0; i < count; i++)
-    for (int keys = 0; keys < PARTS; keys++) {
-      if (!fx_span_exists(fx_cut_quarter(&w->cuts[t[i].tile], keys))) continue;
-      int lane = (int)(t[i].tile % PARTS) * PARTS + keys;
-      bool always = v.always >> lane & 1, never = v.never >> lane & 1;
-      t[i].seen.visible |= always;
-      t[i].seen.hidden |= never;
-      if (!always && !never) t[i].cells |= 1u << (rows * PARTS + keys);
-    }
+  for (int i = 0; i < count; i++) {
+    uint32_t pieces = w->cuts[t[i].tile].pieces, real = 0; /* a quarter is there if its first piece is */
+    for (int keys = 0; keys < PARTS; keys++) real |= (pieces >> (keys * PARTS) & 1) << keys;
+    int lane = (int)(t[i].tile % PARTS) * PARTS;
+    uint32_t always = v.always >> lane & real, never = v.never >> lane & real;
+    t[i].seen.visible |= always != 0;
+    t[i].seen.hidden |= never != 0;
+    t[i].cells |= (real & ~(always | never)) << (rows * PARTS);
+  }
 }
 
 /* A cell's pieces by intervals; returns the open ones. */
@@ -402,7 +441,8 @@ static void add_samples(work *w, open_tile *t, int quarter, points *p) {
   for (int k = 0; k < SAMPLES && k < count && !is_partial(t); k++) {
     fx_span rows, keys;
     piece_spans(w, t, cell, bit_at(open, count > SAMPLES ? k * count / SAMPLES : k), &rows, &keys);
-    int64_t row = (2 + 5 * k) % (rows.to - rows.from), key = (3 + 3 * k) % (keys.to - keys.from);
+    uint32_t row = (uint32_t)(2 + 5 * k) % (uint32_t)(rows.to - rows.from),
+             key = (uint32_t)(3 + 3 * k) % (uint32_t)(keys.to - keys.from);
     add_point(w, p, rows.from + row, keys.from + key, t);
   }
 }
@@ -427,7 +467,8 @@ static void ask_all(work *w, open_tile *t, points *p) {
 /* Quarter by quarter of the rows, the middle ones first: mostly one is enough. */
 static void resolve(work *w, open_tile *t, int count) {
   static const int order[PARTS] = {1, 2, 0, 3};
-  points p = {.n = 0};
+  points p;
+  p.n = 0; /* the rest is written before it is read */
   for (int k = 0; k < PARTS; k++) {
     int rows = order[k];
     if (!fx_span_exists(fx_cut_quarter(&w->rows, rows))) continue;
@@ -444,6 +485,23 @@ static void resolve(work *w, open_tile *t, int count) {
   for (int i = 0; i < count; i++) ask_all(w, &t[i], &p);
 }
 
+/* Lanes that the intervals left open, once more on either side of jumps: nothing is exact across one. */
+static void look_aside(work *w, int32_t first, verdict *v, uint32_t *open, uint32_t *visible,
+                       uint32_t *hidden) {
+  need_cuts(w, first);
+  bool rows_jump = w->rows.jump > w->rows.at[0], keys_jump = w->jumps[first / FAN] & *open;
+  if (!rows_jump && !keys_jump) return;
+  verdict all = {*open, *open};
+  for (int r = rows_jump ? HEAD : BLOCK; r <= (rows_jump ? TAIL : BLOCK); r++)
+    for (int k = keys_jump ? HEAD : BLOCK; k <= (keys_jump ? TAIL : BLOCK); k++) {
+      verdict part = ask(w, r, k == BLOCK ? &w->level[0] : &w->end[k], first);
+      all.always &= part.always, all.never &= part.never;
+      *visible |= part.always & *open, *hidden |= part.never & *open;
+    }
+  v->always |= all.always, v->never |= all.never;
+  *open &= ~(all.always | all.never);
+}
+
 /* 16 tiles, of which the intervals decided `v`. */
 static void finish_tiles(work *w, int32_t first, int lanes, verdict v) {
   static const struct {
@@ -451,10 +509,16 @@ static void finish_tiles(work *w, int32_t first, int lanes, verdict v) {
   } corner[4] = {{LAST, FIRST}, {FIRST, LAST}, {FIRST, FIRST}, {LAST, LAST}};
   uint32_t open = ~(v.always | v.never) & (uint32_t)((1ull << lanes) - 1), visible = v.always,
            hidden = v.never;
-  for (int i = 0; i < 4 && (open & ~(visible & hidden)); i++) {
+  if (open) look_aside(w, first, &v, &open, &visible, &hidden);
+  bool useful = w->corners_found * 8 >= w->corners_tried || w->batches++ % 16 == 0;
+  for (int i = 0; i < 4 && useful && (open & ~(visible & hidden)); i++) {
     verdict at = ask(w, corner[i].row, &w->end[corner[i].key], first);
     visible |= at.always & open;
     hidden |= at.never & open;
+  }
+  if (useful) {
+    w->corners_tried += __builtin_popcount(open);
+    w->corners_found += __builtin_popcount(open & visible & hidden);
   }
   open_tile left[FAN];
   int count = 0;
@@ -499,6 +563,7 @@ void fx_classify_build(const fx_classifier *classifier, const fx_interp_inputs *
   fx_interval_fix(&w.pair, h, h);
   fx_interval_fix(&w.side, h, h);
   memset(w.quarter.filled, 0, (size_t)w.quarter.padded / FAN);
+  memset(w.end[TAIL].filled, 0, (size_t)w.end[TAIL].padded / FAN);
   memset(w.piece.filled, 0, (size_t)w.piece.padded / FAN);
   int64_t tiles = 1;
   for (int i = 0; i < w.levels; i++, tiles *= FAN) fill_level(&w, &w.level[i], tiles, BLOCK);

@@ -106,6 +106,7 @@ void fx_cuts_make(const fx_cut_rules *rules, const fx_positions *positions, int6
     tried = p;
     if (add_rule(&tried, &rules->rule[i], positions, from, to)) p = tried;
   }
+  cuts->jump = p.count == 1 ? p.at[0] : from;
   while (p.count < FX_CUT_PARTS - 1) { /* halve the longest */
     int64_t longest = 0, middle = to;
     for (int k = 0; k <= p.count; k++) {

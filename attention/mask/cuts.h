@@ -32,6 +32,7 @@ void fx_cut_rules_find(const fx_ex_pool *pool, const bool *needed, fx_ex last, f
 typedef struct fx_cuts {
   int64_t at[FX_CUT_PARTS + 1]; /* quarter i is [at[i], at[i + 1]), empty only in blocks shorter than 4 */
   uint32_t pieces;              /* bit 4 * quarter + piece: it is not empty */
+  int64_t jump; /* the only place where something jumps; at[0] where there is none or are several */
 } fx_cuts;
 
 /* Of [from, to), from < to. */

@@ -324,7 +324,7 @@ FX_INLINE void eval_float(const instr *in, fx_lanes_out to, fx_lanes_in a, fx_la
 }
 
 FX_INLINE void eval_select(const instr *in, fx_lanes_out to, fx_lanes_in c, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     bool first = c.lo[k].i == 1, second = c.hi[k].i == 0;
     if (in->arg_type == FX_EX_FLOAT) {
       double lo = fmin(a.lo[k].f, b.lo[k].f), hi = fmax(a.hi[k].f, b.hi[k].f);
@@ -347,7 +347,7 @@ static void eval_leaf(const fx_interval_run *run, const instr *in, fx_lanes_out 
   else
     value.i = in->value.i;
   bool nan = in->type == FX_EX_FLOAT && value.f != value.f;
-  FX_EACH {
+  FX_EACH_SCALAR {
     to.lo[k] = to.hi[k] = value;
     if (nan) to.lo[k].f = -INFINITY, to.hi[k].f = INFINITY;
   }
@@ -367,7 +367,7 @@ FX_INTERVAL_CLONES static void eval(const fx_interval_run *run, int32_t begin, i
       eval_leaf(run, in, to);
       break;
     case FX_EX_LOAD:
-      FX_EACH load_lane(run, in, k, to);
+      FX_EACH_SCALAR load_lane(run, in, k, to);
       break;
     case FX_EX_SELECT:
       eval_select(in, to, arg[0], arg[1], arg[2]);
