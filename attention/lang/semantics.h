@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the operators of the language mean, one scalar function each. Constant folding, the interpreter and
  * the generated C share this very text (FX_SEMANTICS is expanded here and stringised by the C generator), so
- * that they agree bit for bit; all are compiled with -ffp-contract=off. Branch-free (selections only), without
- * library calls and fused multiply-adds, so that loops over them vectorise and every instruction set gives the same.
+ * that they agree bit for bit; all are compiled with -ffp-contract=off. Branch-free (selections only),
+ * without library calls and fused multiply-adds, so that loops over them vectorise and every instruction set
+ * gives the same.
  *
  * Integers are 32 bits and wrap. Division and remainder floor, as PyTorch's; a divisor of 0 gives 0. Shift
  * counts are taken modulo 32, >> keeps the sign. Conversion to int truncates and saturates, NaN gives 0. min
  * and max are `a < b ? a : b` and `a < b ? b : a`.
  *
  * Integer division goes through doubles, which vector units divide: the quotient of two 32-bit integers is at
- * least 1 / |b| from the next integer and its rounding error at most 2^-21 / |b|, so that truncation is exact.
- * fx_sem_div_by and fx_sem_mod_by are for divisors above 0, in C's own division: where the divisor is a literal
- * the compiler makes a multiplication of it.
+ * least 1 / |b| from the next integer and its rounding error at most 2^-21 / |b|, so that truncation is
+ * exact. fx_sem_div_by and fx_sem_mod_by are for divisors above 0, in C's own division: where the divisor is
+ * a literal the compiler makes a multiplication of it.
  *
- * exp = 2^n p(f) with n = round(a log2 e) by the magic number 1.5 * 2^23 and f = a - n ln 2 in two parts (Cody
- * and Waite; polynomial of Cephes' expf); 2^n in two factors, so that results reach into the denormals and to
- * infinity by themselves. log: fdlibm's, m in [sqrt 1/2, sqrt 2). tanh: Cephes' odd polynomial below 0.625, else
- * through exp. Errors are measured in tests/attention/test_semantics.c. */
+ * exp = 2^n p(f) with n = round(a log2 e) by the magic number 1.5 * 2^23 and f = a - n ln 2 in two parts
+ * (Cody and Waite; polynomial of Cephes' expf); 2^n in two factors, so that results reach into the denormals
+ * and to infinity by themselves. log: fdlibm's, m in [sqrt 1/2, sqrt 2). tanh: Cephes' odd polynomial below
+ * 0.625, else through exp. Errors are measured in tests/attention/test_semantics.c. */
 #ifndef FX_ATTENTION_LANG_SEMANTICS_H
 #define FX_ATTENTION_LANG_SEMANTICS_H
 

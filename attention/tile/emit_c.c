@@ -72,6 +72,7 @@ typedef struct writer {
   const fx_tile_read *reads;
   int32_t num_reads;
   fx_tile_function function;
+  bool comments;
 } writer;
 
 static void int_literal(FILE *out, int32_t value) {
@@ -140,9 +141,9 @@ static bool divides_by_literal(const writer *w, const fx_code_instr *instr) {
 
 static void value(const writer *w, const fx_code_instr *instr) {
   if (instr->op == FX_EX_LOAD) {
-    fprintf(w->out, "b%d[", instr->index);
+    fprintf(w->out, "b%d[(", instr->index);
     flat_index(w, &w->code->buffer[instr->index], instr->arg, instr->in_range, instr->rate);
-    fputc(']', w->out);
+    fputs(") & all]", w->out);
   } else if (instr->op == FX_EX_SELECT) {
     name(w, instr->arg[0], instr->rate);
     fputs(" ? ", w->out);
@@ -158,6 +159,10 @@ static void value(const writer *w, const fx_code_instr *instr) {
   }
 }
 
+/* gcc 12 takes a comparison that becomes an index for a vector of offsets when it is a vector mask (AVX-512),
+ * and gathers with garbage. A mask of ones of which it cannot know stands between. */
+static const char g_all[] = "  int32_t all = -1;\n  __asm__(\"\" : \"+r\"(all));\n";
+
 /* All instructions of a rate, one line each. */
 static void statements(const writer *w, fx_code_rate rate, const char *indent) {
   for (int32_t i = 0; i < w->code->num_instrs; i++) {
@@ -170,26 +175,34 @@ static void statements(const writer *w, fx_code_rate rate, const char *indent) {
   }
 }
 
+static void declared_name(const writer *w, const char *declared) {
+  fprintf(w->out, w->comments ? " /* %s */\n" : "\n", declared);
+}
+
 static void once_a_tile(const writer *w) {
   const fx_code *code = w->code;
-  bool param[FX_EX_MAX_PARAMS] = {false}, buffer[FX_EX_MAX_BUFFERS] = {false}, rows = false;
+  bool param[FX_EX_MAX_PARAMS] = {false}, buffer[FX_EX_MAX_BUFFERS] = {false}, rows = false, loads = false;
   for (int32_t i = 0; i < code->num_instrs; i++) {
     const fx_code_instr *instr = &code->instr[i];
     if (instr->op == FX_EX_PARAM) param[instr->index] = true;
-    if (instr->op == FX_EX_LOAD) buffer[instr->index] = true;
+    if (instr->op == FX_EX_LOAD) buffer[instr->index] = loads = true;
     if (instr->rate != FX_CODE_Q || instr->num_args == 0) continue;
     fprintf(w->out, "  %s a%d[32];\n", g_types[instr->type], i);
     rows = true;
   }
+  if (loads) fputs(g_all, w->out);
   if ((code->depends >> FX_EX_H) & 1) fputs("  const int32_t h = args->h;\n", w->out);
   if ((code->depends >> FX_EX_Q) & 1) fputs("  const int32_t *const q = args->q;\n", w->out);
-  for (int i = 0; i < code->num_params; i++)
-    if (param[i])
-      fprintf(w->out, "  const float p%d = args->uniform[%d]; /* %s */\n", i, i, code->param[i].name);
-  for (int i = 0; i < code->num_buffers; i++)
-    if (buffer[i])
-      fprintf(w->out, "  const %s *const b%d = args->buffer[%d]; /* %s */\n", g_types[code->buffer[i].type],
-              i, i, code->buffer[i].name);
+  for (int i = 0; i < code->num_params; i++) {
+    if (!param[i]) continue;
+    fprintf(w->out, "  const float p%d = args->uniform[%d];", i, i);
+    declared_name(w, code->param[i].name);
+  }
+  for (int i = 0; i < code->num_buffers; i++) {
+    if (!buffer[i]) continue;
+    fprintf(w->out, "  const %s *const b%d = args->buffer[%d];", g_types[code->buffer[i].type], i, i);
+    declared_name(w, code->buffer[i].name);
+  }
   statements(w, FX_CODE_UNIFORM, "  ");
   if (!rows) return;
   fputs("#pragma omp simd\n  for (int32_t r = 0; r < 32; r++) {\n", w->out);
@@ -243,8 +256,8 @@ static void results(const writer *w) {
 static const char *const g_before_rows[FX_TILE_FUNCTION_COUNT] = {
     [FX_TILE_MASK] = "    uint32_t word = 0;\n#pragma omp simd reduction(| : word)\n",
     [FX_TILE_SCORE] = "    float *const to = s + k * stride;\n#pragma omp simd\n",
-    [FX_TILE_SCORE_SLOPE] = "    float *const to = s + k * stride, *const to_slope = slope + k * stride;\n"
-                            "#pragma omp simd\n",
+    [FX_TILE_SCORE_SLOPE] =
+        "    float *const to = s + k * stride, *const to_slope = slope + k * stride;\n#pragma omp simd\n",
     [FX_TILE_TABLES] = "#pragma omp simd\n",
     [FX_TILE_IN_BOUNDS] = "    const uint32_t word = bits[k];\n#pragma omp simd reduction(| : any)\n",
 };
@@ -275,7 +288,7 @@ static void once_a_key(const writer *w) {
 }
 
 static fx_status function(FILE *out, const fx_variant *variant, int number, fx_tile_function which,
-                          bool *made) {
+                          bool comments, bool *made) {
   fx_code *code = NULL;
   fx_tile_read *reads = NULL;
   FX_TRY(fx_tile_code(variant, which, &code));
@@ -283,7 +296,7 @@ static fx_status function(FILE *out, const fx_variant *variant, int number, fx_t
   if (!code) return FX_OK;
   fx_status status;
   FX_TRY_GOTO(fx_tile_reads(variant, &reads), destroy_code);
-  writer w = {out, code, reads, which == FX_TILE_TABLES ? variant->num_reads : 0, which};
+  writer w = {out, code, reads, which == FX_TILE_TABLES ? variant->num_reads : 0, which, comments};
   fputs("static ", out);
   fprintf(out, g_heads[which], number); // NOLINT: the formats above
   fputs(" {\n", out);
@@ -329,10 +342,11 @@ static void prelude(FILE *out) {
           sizeof(fx_tile_args), sizeof(fx_tile_functions));
 }
 
-static fx_status variant_text(FILE *out, const fx_variant *variant, int number) {
+static fx_status variant_text(FILE *out, const fx_variant *variant, int number, bool comments) {
   bool made[FX_TILE_FUNCTION_COUNT];
-  comment(out, variant->text ? variant->text : variant->name);
-  for (int i = 0; i < FX_TILE_FUNCTION_COUNT; i++) FX_TRY(function(out, variant, number, i, &made[i]));
+  if (comments) comment(out, variant->text ? variant->text : variant->name);
+  for (int i = 0; i < FX_TILE_FUNCTION_COUNT; i++)
+    FX_TRY(function(out, variant, number, i, comments, &made[i]));
   fprintf(out, "const fx_tile_functions fx_tile%d = {0", number);
   static const char *const names[] = {
 #define FX_EMIT_NAME(upper, lower) #lower,
@@ -348,14 +362,14 @@ static fx_status variant_text(FILE *out, const fx_variant *variant, int number) 
   return FX_OK;
 }
 
-fx_status fx_emit_c(const fx_variant *const *variants, int count, char **source) {
+fx_status fx_emit_c(const fx_variant *const *variants, int count, bool comments, char **source) {
   char *text = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&text, &size);
   if (!out) return fx_error(FX_ERR_MEMORY, "no memory for generated code");
   fx_status status = FX_OK;
   prelude(out);
-  for (int i = 0; i < count && status == FX_OK; i++) status = variant_text(out, variants[i], i);
+  for (int i = 0; i < count && status == FX_OK; i++) status = variant_text(out, variants[i], i, comments);
   bool failed = ferror(out) != 0;
   if ((fclose(out) != 0 || failed) && status == FX_OK)
     status = fx_error(FX_ERR_MEMORY, "no memory for generated code");

@@ -16,8 +16,10 @@
 extern "C" {
 #endif
 
-/* *source is a malloc'ed text of `count` variants. FX_ERR_MEMORY. */
-fx_status fx_emit_c(const fx_variant *const *variants, int count, char **source);
+/* *source is a malloc'ed text of `count` variants. `comments`: for people, with the canonical expressions
+ * (which hold parameters by value) and the declared names; without, texts are equal where kernels are.
+ * FX_ERR_MEMORY. */
+fx_status fx_emit_c(const fx_variant *const *variants, int count, bool comments, char **source);
 
 #ifdef __cplusplus
 }

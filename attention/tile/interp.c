@@ -3,23 +3,23 @@
 
 #include <stdlib.h>
 
-#include "attention/tile/plan.h"
+#include "attention/tile/lane_plan.h"
 #include "dynamo_rt/base/memory.h"
 
 struct fx_interp {
-  fx_plan *plan;
+  fx_lane_plan *plan;
 };
 
 fx_status fx_interp_create(const fx_ex_pool *pool, const fx_ex *outputs, int num_outputs, fx_interp **out) {
   FX_ASSERT(num_outputs <= FX_INTERP_MAX_OUTPUTS);
   fx_code *code;
   FX_TRY(fx_code_create(pool, outputs, num_outputs, &code));
-  fx_plan *plan;
-  FX_TRY(fx_plan_create(code, false, &plan));
+  fx_lane_plan *plan;
+  FX_TRY(fx_lane_plan_create(code, false, &plan));
   fx_interp *interp;
   fx_status status = fx_calloc(&interp, 1, sizeof *interp);
   if (status != FX_OK) {
-    fx_plan_destroy(plan);
+    fx_lane_plan_destroy(plan);
     return status;
   }
   interp->plan = plan;
@@ -29,25 +29,25 @@ fx_status fx_interp_create(const fx_ex_pool *pool, const fx_ex *outputs, int num
 
 void fx_interp_destroy(fx_interp *interp) {
   if (!interp) return;
-  fx_plan_destroy(interp->plan);
+  fx_lane_plan_destroy(interp->plan);
   free(interp);
 }
 
 void fx_interp_run(const fx_interp *interp, const fx_interp_inputs *inputs, int32_t h, int64_t n,
                    const int32_t *q, const int32_t *kv, const float *score, void *const *output) {
-  const fx_plan *plan = interp->plan;
+  const fx_lane_plan *plan = interp->plan;
   if (n < 1) return;
-  fx_plan_frame frame;
-  fx_plan_begin(plan, &frame, inputs->uniform, inputs->buffer, h);
-  fx_plan_run(&frame, FX_PLAN_IN_U, 1, 0);
-  fx_plan_run(&frame, FX_PLAN_B_ONCE, n < FX_PLAN_LANES ? n : FX_PLAN_LANES, 0);
-  for (int64_t at = 0; at < n; at += FX_PLAN_LANES) {
-    int64_t lanes = n - at < FX_PLAN_LANES ? n - at : FX_PLAN_LANES;
-    if (q) frame.reg[FX_PLAN_Q] = (int32_t *)(uintptr_t)(q + at);
-    if (kv) frame.reg[FX_PLAN_KV] = (int32_t *)(uintptr_t)(kv + at);
-    if (score) frame.reg[FX_PLAN_SCORE] = (int32_t *)(uintptr_t)(score + at);
+  fx_lane_plan_frame frame;
+  fx_lane_plan_begin(plan, &frame, inputs->uniform, inputs->buffer, h);
+  fx_lane_plan_run(&frame, FX_LANE_PLAN_IN_U, 1, 0);
+  fx_lane_plan_run(&frame, FX_LANE_PLAN_B_ONCE, n < FX_LANE_PLAN_WIDTH ? n : FX_LANE_PLAN_WIDTH, 0);
+  for (int64_t at = 0; at < n; at += FX_LANE_PLAN_WIDTH) {
+    int64_t lanes = n - at < FX_LANE_PLAN_WIDTH ? n - at : FX_LANE_PLAN_WIDTH;
+    if (q) frame.reg[FX_LANE_PLAN_Q] = (int32_t *)(uintptr_t)(q + at);
+    if (kv) frame.reg[FX_LANE_PLAN_KV] = (int32_t *)(uintptr_t)(kv + at);
+    if (score) frame.reg[FX_LANE_PLAN_SCORE] = (int32_t *)(uintptr_t)(score + at);
     for (int k = 0; k < plan->code->num_outputs; k++)
-      frame.reg[FX_PLAN_OUTPUT + k] = (int32_t *)output[k] + at;
-    fx_plan_run(&frame, FX_PLAN_IN_B, lanes, 0);
+      frame.reg[FX_LANE_PLAN_OUTPUT + k] = (int32_t *)output[k] + at;
+    fx_lane_plan_run(&frame, FX_LANE_PLAN_IN_B, lanes, 0);
   }
 }

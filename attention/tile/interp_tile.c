@@ -4,29 +4,30 @@
 #include <string.h>
 
 #include "attention/tile/outputs.h"
-#include "attention/tile/plan.h"
+#include "attention/tile/lane_plan.h"
 #include "attention/variant/variant.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { BLOCK = FX_PLAN_LANES / FX_TILE_ROWS }; /* keys a block */
+enum { BLOCK = FX_LANE_PLAN_WIDTH / FX_TILE_ROWS }; /* keys a block */
 
 struct fx_tile_interp {
-  fx_plan *plan[FX_TILE_FUNCTION_COUNT]; /* NULL: no such function */
-  fx_tile_read *read;                    /* [num_reads] what `tables` adds to */
+  fx_lane_plan *plan[FX_TILE_FUNCTION_COUNT]; /* NULL: no such function */
+  fx_tile_read *read;                         /* [num_reads] what `tables` adds to */
   int32_t num_reads;
 };
 
 /* All that a tile's blocks share. */
-static const fx_plan *begin(const fx_tile_args *args, fx_tile_function function, fx_plan_frame *frame) {
+static const fx_lane_plan *begin(const fx_tile_args *args, fx_tile_function function,
+                                 fx_lane_plan_frame *frame) {
   const fx_tile_interp *interp = args->self;
-  const fx_plan *plan = interp->plan[function];
-  fx_plan_begin(plan, frame, args->uniform, args->buffer, args->h);
-  frame->reg[FX_PLAN_Q] = (int32_t *)(uintptr_t)args->q;
-  frame->reg[FX_PLAN_KV] = (int32_t *)(uintptr_t)args->kv;
-  fx_plan_run(frame, FX_PLAN_IN_U, 1, 0);
-  fx_plan_run(frame, FX_PLAN_IN_Q, FX_TILE_ROWS, 0);
-  fx_plan_run(frame, FX_PLAN_IN_K, args->keys, 0);
-  fx_plan_run(frame, FX_PLAN_B_ONCE, FX_PLAN_LANES, 0);
+  const fx_lane_plan *plan = interp->plan[function];
+  fx_lane_plan_begin(plan, frame, args->uniform, args->buffer, args->h);
+  frame->reg[FX_LANE_PLAN_Q] = (int32_t *)(uintptr_t)args->q;
+  frame->reg[FX_LANE_PLAN_KV] = (int32_t *)(uintptr_t)args->kv;
+  fx_lane_plan_run(frame, FX_LANE_PLAN_IN_U, 1, 0);
+  fx_lane_plan_run(frame, FX_LANE_PLAN_IN_Q, FX_TILE_ROWS, 0);
+  fx_lane_plan_run(frame, FX_LANE_PLAN_IN_K, args->keys, 0);
+  fx_lane_plan_run(frame, FX_LANE_PLAN_B_ONCE, FX_LANE_PLAN_WIDTH, 0);
   return plan;
 }
 
@@ -35,24 +36,24 @@ static int32_t keys_of_block(const fx_tile_args *args, int32_t key) {
 }
 
 /* The block's scores, side by side. */
-static void take_scores(fx_plan_frame *frame, const float *s, int64_t stride, int32_t key, int32_t keys,
-                        float room[FX_PLAN_LANES]) {
+static void take_scores(fx_lane_plan_frame *frame, const float *s, int64_t stride, int32_t key, int32_t keys,
+                        float room[FX_LANE_PLAN_WIDTH]) {
   if (!((frame->plan->code->depends >> FX_EX_SCORE) & 1)) return;
   for (int32_t k = 0; k < keys; k++)
     memcpy(room + k * FX_TILE_ROWS, s + (key + k) * stride, FX_TILE_ROWS * sizeof *room);
-  frame->reg[FX_PLAN_SCORE] = (int32_t *)(void *)room;
+  frame->reg[FX_LANE_PLAN_SCORE] = (int32_t *)(void *)room;
 }
 
-static void run_block(fx_plan_frame *frame, int32_t key, int32_t keys) {
-  fx_plan_run(frame, FX_PLAN_IN_B, (int64_t)keys * FX_TILE_ROWS, key);
+static void run_block(fx_lane_plan_frame *frame, int32_t key, int32_t keys) {
+  fx_lane_plan_run(frame, FX_LANE_PLAN_IN_B, (int64_t)keys * FX_TILE_ROWS, key);
 }
 
-static const int32_t *result(const fx_plan_frame *frame, int output) {
+static const int32_t *result(const fx_lane_plan_frame *frame, int output) {
   return frame->reg[frame->plan->output[output]];
 }
 
 static void mask(const fx_tile_args *args, uint32_t *bits) {
-  fx_plan_frame frame;
+  fx_lane_plan_frame frame;
   begin(args, FX_TILE_MASK, &frame);
   for (int32_t key = 0; key < args->keys; key += BLOCK) {
     int32_t keys = keys_of_block(args, key);
@@ -61,8 +62,8 @@ static void mask(const fx_tile_args *args, uint32_t *bits) {
   }
 }
 
-static void put(const fx_plan_frame *frame, int output, float *s, int64_t stride, int32_t key, int32_t keys,
-                float factor) {
+static void put(const fx_lane_plan_frame *frame, int output, float *s, int64_t stride, int32_t key,
+                int32_t keys, float factor) {
   const float *lane = (const float *)(const void *)result(frame, output);
   for (int32_t k = 0; k < keys; k++)
     fx_lanes_scale(FX_TILE_ROWS, s + (key + k) * stride, lane + k * FX_TILE_ROWS, factor);
@@ -70,8 +71,8 @@ static void put(const fx_plan_frame *frame, int output, float *s, int64_t stride
 
 static void run_score(const fx_tile_args *args, fx_tile_function function, float *s, float *slope,
                       int64_t stride, float factor) {
-  fx_plan_frame frame;
-  _Alignas(64) float room[FX_PLAN_LANES];
+  fx_lane_plan_frame frame;
+  _Alignas(64) float room[FX_LANE_PLAN_WIDTH];
   begin(args, function, &frame);
   for (int32_t key = 0; key < args->keys; key += BLOCK) {
     int32_t keys = keys_of_block(args, key);
@@ -91,7 +92,7 @@ static void score_slope(const fx_tile_args *args, float *s, float *slope, int64_
 }
 
 /* The outputs of a read: its indices, then the slope. */
-static void add_read(const fx_plan_frame *frame, const fx_tile_read *read, int32_t lane0, uint32_t bits,
+static void add_read(const fx_lane_plan_frame *frame, const fx_tile_read *read, int32_t lane0, uint32_t bits,
                      const float *ds, float *table) {
   const fx_ex_buffer *declared = &frame->plan->code->buffer[read->buffer];
   const int32_t *index[3] = {NULL, NULL, NULL};
@@ -107,8 +108,8 @@ static void add_read(const fx_plan_frame *frame, const fx_tile_read *read, int32
 static void tables(const fx_tile_args *args, const uint32_t *bits, const float *raw, const float *ds,
                    int64_t stride) {
   const fx_tile_interp *interp = args->self;
-  fx_plan_frame frame;
-  _Alignas(64) float room[FX_PLAN_LANES];
+  fx_lane_plan_frame frame;
+  _Alignas(64) float room[FX_LANE_PLAN_WIDTH];
   begin(args, FX_TILE_TABLES, &frame);
   for (int32_t key = 0; key < args->keys; key += BLOCK) {
     int32_t keys = keys_of_block(args, key);
@@ -122,9 +123,9 @@ static void tables(const fx_tile_args *args, const uint32_t *bits, const float *
 }
 
 static bool in_bounds(const fx_tile_args *args, const uint32_t *bits, const float *raw, int64_t stride) {
-  fx_plan_frame frame;
-  _Alignas(64) float room[FX_PLAN_LANES];
-  const fx_plan *plan = begin(args, FX_TILE_IN_BOUNDS, &frame);
+  fx_lane_plan_frame frame;
+  _Alignas(64) float room[FX_LANE_PLAN_WIDTH];
+  const fx_lane_plan *plan = begin(args, FX_TILE_IN_BOUNDS, &frame);
   uint32_t any = 0, fault[BLOCK];
   for (int32_t key = 0; key < args->keys; key += BLOCK) {
     int32_t keys = keys_of_block(args, key);
@@ -146,14 +147,14 @@ fx_status fx_tile_interp_create(const fx_variant *variant, fx_tile_interp **out)
     fx_code *code = NULL;
     FX_TRY_GOTO(fx_tile_code(variant, i, &code), destroy_interp);
     if (!code) continue;
-    FX_TRY_GOTO(code->num_outputs <= FX_PLAN_MAX_OUTPUTS
+    FX_TRY_GOTO(code->num_outputs <= FX_LANE_PLAN_MAX_OUTPUTS
                     ? FX_OK
                     : fx_error(FX_ERR_UNSUPPORTED,
                                "the score reads learnable tables in %d places, too many to "
                                "interpret; install a C compiler",
                                variant->num_reads),
                 destroy_code);
-    FX_TRY_GOTO(fx_plan_create(code, true, &interp->plan[i]), destroy_interp);
+    FX_TRY_GOTO(fx_lane_plan_create(code, true, &interp->plan[i]), destroy_interp);
     continue;
   destroy_code:
     fx_code_destroy(code);
@@ -170,7 +171,7 @@ destroy_interp:
 
 void fx_tile_interp_destroy(fx_tile_interp *interp) {
   if (!interp) return;
-  for (int i = 0; i < FX_TILE_FUNCTION_COUNT; i++) fx_plan_destroy(interp->plan[i]);
+  for (int i = 0; i < FX_TILE_FUNCTION_COUNT; i++) fx_lane_plan_destroy(interp->plan[i]);
   free(interp->read);
   free(interp);
 }

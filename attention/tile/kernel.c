@@ -15,13 +15,13 @@ struct fx_tile_kernel {
 };
 
 fx_status fx_tile_kernel_source(const fx_variant *variant, char **source) {
-  return fx_emit_c(&variant, 1, source);
+  return fx_emit_c(&variant, 1, true, source);
 }
 
 static fx_status compile(const fx_variant *variant, const fx_compile_options *options,
                          fx_tile_kernel *kernel) {
   char *source;
-  FX_TRY(fx_tile_kernel_source(variant, &source));
+  FX_TRY(fx_emit_c(&variant, 1, false, &source));
   fx_status status = fx_compile(source, options, &kernel->compiled);
   free(source);
   if (status != FX_OK) return status;

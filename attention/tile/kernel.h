@@ -37,7 +37,7 @@ bool fx_tile_kernel_from_cache(const fx_tile_kernel *kernel);
 /* Why AUTO interprets: the compiler's sentence; "" when it does not. */
 const char *fx_tile_kernel_reason(const fx_tile_kernel *kernel);
 
-/* The C source that would be compiled, malloc'ed. FX_ERR_MEMORY. */
+/* The C source that is compiled, with comments, malloc'ed. FX_ERR_MEMORY. */
 fx_status fx_tile_kernel_source(const fx_variant *variant, char **source);
 
 #ifdef __cplusplus

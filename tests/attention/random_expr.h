@@ -60,7 +60,7 @@ static inline void random_buffer(random_expr *r, int number, fx_ex_buffer declar
       ints[i] = random_int(r);
   }
   if (declared.constant) declared.constant = r->data[number];
-  snprintf(declared.name, sizeof declared.name, "buffer%d", number);
+  snprintf(declared.name, sizeof declared.name, "buffer%u", (unsigned)number % 100);
   CHECK_INT(fx_ex_declare_buffer(r->pool, &declared), number);
   r->buffer[number] = r->data[number];
 }
@@ -71,7 +71,7 @@ static inline void random_create(random_expr *r, uint64_t seed) {
   r->ranges = (fx_ex_ranges){1 + random_below(r, 12), 40 + random_below(r, 300), 40 + random_below(r, 300)};
   r->pool = fx_ex_pool_create(&r->ranges);
   for (int i = 0; i < RANDOM_PARAMS; i++) {
-    char name[16];
+    char name[32];
     snprintf(name, sizeof name, "param%d", i);
     r->uniform[i] = random_float(r);
     CHECK_INT(fx_ex_declare_param(r->pool, name, r->uniform[i]), i);

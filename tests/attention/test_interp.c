@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interpreter against double precision on random expressions, and at sizes around its blocks. */
-#include <time.h>
-
 #include "attention/tile/interp.h"
 #include "attention/tile/reference.h"
 #include "tests/attention/random_expr.h"
@@ -72,7 +70,75 @@ static void random_expressions_match_double(void) {
   CHECK(left_out < seen / 5);
 }
 
+/* Any number of points, nothing written past them, several outputs, leaves and constants among them. */
+static void sizes_around_blocks(void) {
+  enum { MOST = 1030, OUTPUTS = 6 };
+  static const int sizes[] = {0, 1, 15, 255, 256, 257, 511, 513, 1024};
+  const fx_ex_ranges ranges = {4, MOST, MOST};
+  fx_ex_pool *pool = fx_ex_pool_create(&ranges);
+  fx_ex q = fx_ex_variable(pool, FX_EX_Q), score = fx_ex_variable(pool, FX_EX_SCORE);
+  fx_ex square = fx_ex_binary(pool, FX_EX_MUL, q, q);
+  fx_ex half = fx_ex_binary(pool, FX_EX_MUL, score, fx_ex_float(pool, 0.5f));
+  fx_ex nodes[OUTPUTS] = {square, q, fx_ex_int(pool, 42), fx_ex_variable(pool, FX_EX_H), square, half};
+  fx_interp *interp = NULL;
+  CHECK_OK(fx_interp_create(pool, nodes, OUTPUTS, &interp));
+  static int32_t at[MOST], out[OUTPUTS][MOST];
+  static float scores[MOST];
+  for (int i = 0; i < MOST; i++) {
+    at[i] = i;
+    scores[i] = (float)(3 * i);
+  }
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    void *to[OUTPUTS];
+    memset(out, 0x5a, sizeof out);
+    for (int k = 0; k < OUTPUTS; k++) to[k] = out[k];
+    fx_interp_run(interp, &(fx_interp_inputs){NULL, NULL}, 3, sizes[s], at, NULL, scores, to);
+    int wrong = 0;
+    for (int i = 0; i < MOST; i++) {
+      float halved = 1.5f * (float)i, got;
+      memcpy(&got, &out[5][i], 4);
+      bool inside = i < sizes[s];
+      wrong += out[0][i] != (inside ? i * i : 0x5a5a5a5a) || out[4][i] != out[0][i];
+      wrong += out[1][i] != (inside ? i : 0x5a5a5a5a) || out[2][i] != (inside ? 42 : 0x5a5a5a5a);
+      wrong += out[3][i] != (inside ? 3 : 0x5a5a5a5a) || (inside ? got != halved : out[5][i] != 0x5a5a5a5a);
+    }
+    CHECK_MSG(wrong == 0, "%d points: %d values wrong", sizes[s], wrong);
+  }
+  fx_interp_destroy(interp);
+  fx_ex_pool_destroy(pool);
+}
+
+/* More constants than registers are made where they are used; more live values than registers are refused. */
+static void registers_run_out(void) {
+  const fx_ex_ranges ranges = {1, 100000, 1};
+  fx_ex_pool *pool = fx_ex_pool_create(&ranges);
+  fx_ex q = fx_ex_variable(pool, FX_EX_Q), any = fx_ex_bool(pool, false), sum = fx_ex_int(pool, 0);
+  for (int i = 0; i < 2000; i++)
+    any = fx_ex_binary(pool, FX_EX_OR, any, fx_ex_binary(pool, FX_EX_EQ, q, fx_ex_int(pool, i * 37)));
+  fx_interp *interp = NULL;
+  if (CHECK_OK(fx_interp_create(pool, &any, 1, &interp))) {
+    enum { N = 600 };
+    int32_t at[N], got[N], wrong = 0;
+    void *out = got;
+    for (int i = 0; i < N; i++) at[i] = 123 * i + 1;
+    fx_interp_run(interp, &(fx_interp_inputs){NULL, NULL}, 0, N, at, NULL, NULL, &out);
+    for (int i = 0; i < N; i++) wrong += got[i] != (at[i] % 37 == 0 && at[i] < 74000);
+    CHECK_INT(wrong, 0);
+    fx_interp_destroy(interp);
+  }
+  fx_ex term[400];
+  for (int i = 0; i < 400; i++) term[i] = fx_ex_binary(pool, FX_EX_MUL, q, fx_ex_int(pool, i + 2));
+  for (int i = 0; i < 400; i++)
+    sum = fx_ex_binary(pool, FX_EX_BIT_XOR, sum, fx_ex_binary(pool, FX_EX_SHR, term[399 - i], term[i]));
+  fx_status status = fx_interp_create(pool, &sum, 1, &interp);
+  CHECK_INT(status, FX_ERR_UNSUPPORTED);
+  CHECK_HAS(fx_error_text(), "simplify it or install a C compiler");
+  fx_ex_pool_destroy(pool);
+}
+
 static const fx_test g_tests[] = {
+    {"sizes around blocks", sizes_around_blocks},
+    {"registers run out", registers_run_out},
     {"random expressions match double precision", random_expressions_match_double},
 };
 FX_TEST_MAIN("interp", g_tests)

@@ -11,38 +11,38 @@
  * where that needs too many, constants and widened values are made anew in every block.
  *
  * Private to attention/tile. */
-#ifndef FX_ATTENTION_TILE_PLAN_H
-#define FX_ATTENTION_TILE_PLAN_H
+#ifndef FX_ATTENTION_TILE_LANE_PLAN_H
+#define FX_ATTENTION_TILE_LANE_PLAN_H
 
 #include "attention/tile/code.h"
 #include "attention/tile/interp.h"
 #include "attention/tile/lanes.h"
 
 enum {
-  FX_PLAN_LANES = 256,
-  FX_PLAN_SLOTS = 160, /* registers of 1 KiB on the stack, touched only as far as they are used */
-  FX_PLAN_MAX_OUTPUTS = 128
+  FX_LANE_PLAN_WIDTH = 256,
+  FX_LANE_PLAN_SLOTS = 160, /* registers of 1 KiB on the stack, touched only as far as they are used */
+  FX_LANE_PLAN_MAX_OUTPUTS = 128
 };
 
 /* Registers that the caller points somewhere; slots follow. */
 enum {
-  FX_PLAN_Q,
-  FX_PLAN_KV,
-  FX_PLAN_SCORE,
-  FX_PLAN_OUTPUT,
-  FX_PLAN_SLOT = FX_PLAN_OUTPUT + FX_PLAN_MAX_OUTPUTS
+  FX_LANE_PLAN_Q,
+  FX_LANE_PLAN_KV,
+  FX_LANE_PLAN_SCORE,
+  FX_LANE_PLAN_OUTPUT,
+  FX_LANE_PLAN_SLOT = FX_LANE_PLAN_OUTPUT + FX_LANE_PLAN_MAX_OUTPUTS
 };
 
-typedef enum fx_plan_section {
-  FX_PLAN_IN_U,
-  FX_PLAN_IN_Q,
-  FX_PLAN_IN_K,
-  FX_PLAN_B_ONCE,
-  FX_PLAN_IN_B,
-  FX_PLAN_SECTIONS
-} fx_plan_section;
+typedef enum fx_lane_plan_section {
+  FX_LANE_PLAN_IN_U,
+  FX_LANE_PLAN_IN_Q,
+  FX_LANE_PLAN_IN_K,
+  FX_LANE_PLAN_B_ONCE,
+  FX_LANE_PLAN_IN_B,
+  FX_LANE_PLAN_SECTIONS
+} fx_lane_plan_section;
 
-typedef enum fx_plan_kind {
+typedef enum fx_lane_plan_kind {
   FX_STEP_APPLY,  /* out = apply(a, b, c) */
   FX_STEP_VALUE,  /* out = value in every lane */
   FX_STEP_PARAM,  /* out = uniform[index] in every lane */
@@ -54,9 +54,9 @@ typedef enum fx_plan_kind {
   FX_STEP_LOAD,   /* out = buffer[index] under the indices a, b, c */
   FX_STEP_DIV_BY, /* out = a / value */
   FX_STEP_MOD_BY
-} fx_plan_kind;
+} fx_lane_plan_kind;
 
-typedef struct fx_plan_step {
+typedef struct fx_lane_plan_step {
   uint8_t kind;
   uint8_t section;
   int16_t reg[4]; /* out, a, b, c */
@@ -64,37 +64,37 @@ typedef struct fx_plan_step {
   fx_ex_value value;
   double reciprocal;
   fx_lanes_fn apply;
-} fx_plan_step;
+} fx_lane_plan_step;
 
-typedef struct fx_plan {
+typedef struct fx_lane_plan {
   fx_code *code;
-  fx_plan_step *step;
-  int32_t first[FX_PLAN_SECTIONS + 1]; /* steps of section s: [first[s], first[s + 1]) */
+  fx_lane_plan_step *step;
+  int32_t first[FX_LANE_PLAN_SECTIONS + 1]; /* steps of section s: [first[s], first[s + 1]) */
   int32_t slots;
-  int16_t output[FX_PLAN_MAX_OUTPUTS]; /* registers of the outputs */
+  int16_t output[FX_LANE_PLAN_MAX_OUTPUTS]; /* registers of the outputs */
   bool tile;
-} fx_plan;
+} fx_lane_plan;
 
 /* A run: pointers of all registers. */
-typedef struct fx_plan_frame {
-  const fx_plan *plan;
+typedef struct fx_lane_plan_frame {
+  const fx_lane_plan *plan;
   const float *uniform;
   const void *const *buffer;
   int32_t h;
-  int32_t *reg[FX_PLAN_SLOT + FX_PLAN_SLOTS];
-  _Alignas(64) int32_t slot[FX_PLAN_SLOTS][FX_PLAN_LANES];
-} fx_plan_frame;
+  int32_t *reg[FX_LANE_PLAN_SLOT + FX_LANE_PLAN_SLOTS];
+  int32_t slot[FX_LANE_PLAN_SLOTS][FX_LANE_PLAN_WIDTH] __attribute__((aligned(64)));
+} fx_lane_plan_frame;
 
-/* Takes the code. `tile`: outputs stay in registers; else they go straight to the registers FX_PLAN_OUTPUT +
- * i. FX_ERR_UNSUPPORTED: more values live at once than there are registers. */
-fx_status fx_plan_create(fx_code *code, bool tile, fx_plan **plan);
-void fx_plan_destroy(fx_plan *plan);
+/* Takes the code. `tile`: outputs stay in registers; else they go straight to the registers
+ * FX_LANE_PLAN_OUTPUT + i. FX_ERR_UNSUPPORTED: more values live at once than there are registers. */
+fx_status fx_lane_plan_create(fx_code *code, bool tile, fx_lane_plan **plan);
+void fx_lane_plan_destroy(fx_lane_plan *plan);
 
-/* Points the slots; the caller points FX_PLAN_Q and so on where the code uses them. uniform or buffer NULL,
- * or an entry of buffer NULL: the pool's values. */
-void fx_plan_begin(const fx_plan *plan, fx_plan_frame *frame, const float *uniform, const void *const *buffer,
-                   int32_t h);
+/* Points the slots; the caller points FX_LANE_PLAN_Q and so on where the code uses them. uniform or buffer
+ * NULL, or an entry of buffer NULL: the pool's values. */
+void fx_lane_plan_begin(const fx_lane_plan *plan, fx_lane_plan_frame *frame, const float *uniform,
+                        const void *const *buffer, int32_t h);
 /* Runs a section over n lanes; key: number of the block's first key (tiles). */
-void fx_plan_run(fx_plan_frame *frame, fx_plan_section section, int64_t n, int32_t key);
+void fx_lane_plan_run(fx_lane_plan_frame *frame, fx_lane_plan_section section, int64_t n, int32_t key);
 
 #endif

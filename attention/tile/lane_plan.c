@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "attention/tile/plan.h"
+#include "attention/tile/lane_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +11,11 @@ enum { NOWHERE = -1, FOREVER = INT32_MAX };
 
 /* While a plan is made, steps name virtual registers: external ones by their number, the value made by step i
  * as FIRST + i. */
-enum { FIRST = FX_PLAN_SLOT };
+enum { FIRST = FX_LANE_PLAN_SLOT };
 
 typedef struct builder {
   const fx_code *code;
-  fx_plan_step *step;
+  fx_lane_plan_step *step;
   int32_t (*arg)[4]; /* virtual registers of step i: out, a, b, c */
   int64_t capacity, arg_capacity;
   int32_t count;
@@ -28,7 +28,7 @@ static int space_of(const builder *b, int rate) {
   return rate == FX_CODE_UNIFORM ? U : b->tile ? rate : B;
 }
 
-static int32_t add(builder *b, fx_plan_step step, const int32_t arg[3]) {
+static int32_t add(builder *b, fx_lane_plan_step step, const int32_t arg[3]) {
   if (b->status == FX_OK) b->status = fx_grow(&b->step, &b->capacity, b->count + 1, sizeof *b->step);
   if (b->status == FX_OK) b->status = fx_grow(&b->arg, &b->arg_capacity, b->count + 1, sizeof *b->arg);
   if (b->status != FX_OK) return NOWHERE;
@@ -38,13 +38,13 @@ static int32_t add(builder *b, fx_plan_step step, const int32_t arg[3]) {
   return FIRST + b->count++;
 }
 
-static int32_t add_on(builder *b, fx_plan_step step, int32_t a) {
+static int32_t add_on(builder *b, fx_lane_plan_step step, int32_t a) {
   return add(b, step, (const int32_t[3]){a, NOWHERE, NOWHERE});
 }
 
 static int section_of(const builder *b, int space, bool invariant) {
   if (space != B) return space;
-  return invariant && b->pinned ? FX_PLAN_B_ONCE : FX_PLAN_IN_B;
+  return invariant && b->pinned ? FX_LANE_PLAN_B_ONCE : FX_LANE_PLAN_IN_B;
 }
 
 /* Constants, parameters and h are made in whichever space wants them. */
@@ -53,7 +53,7 @@ static bool is_uniform_leaf(const fx_code_instr *instr) {
 }
 
 static int32_t uniform_leaf(builder *b, const fx_code_instr *instr, int space) {
-  fx_plan_step step = {
+  fx_lane_plan_step step = {
       .section = (uint8_t)section_of(b, space, true), .value = instr->value, .index = instr->index};
   step.kind = instr->op == FX_EX_CONST ? FX_STEP_VALUE : instr->op == FX_EX_PARAM ? FX_STEP_PARAM : FX_STEP_H;
   return add(b, step, NULL);
@@ -68,14 +68,14 @@ static int32_t in_space(builder *b, int32_t i, int space) {
   if (is_uniform_leaf(instr)) {
     at[space] = uniform_leaf(b, instr, space);
   } else if (own == U) {
-    fx_plan_step step = {.kind = FX_STEP_SPLAT, .section = (uint8_t)section_of(b, space, true)};
+    fx_lane_plan_step step = {.kind = FX_STEP_SPLAT, .section = (uint8_t)section_of(b, space, true)};
     at[space] = add_on(b, step, at[U]);
   } else if (own == Q) {
-    fx_plan_step step = {.kind = FX_STEP_REPEAT, .section = (uint8_t)section_of(b, space, true)};
+    fx_lane_plan_step step = {.kind = FX_STEP_REPEAT, .section = (uint8_t)section_of(b, space, true)};
     at[space] = add_on(b, step, at[Q]);
   } else {
     FX_ASSERT(own == K);
-    at[space] = add_on(b, (fx_plan_step){.kind = FX_STEP_SPREAD, .section = FX_PLAN_IN_B}, at[K]);
+    at[space] = add_on(b, (fx_lane_plan_step){.kind = FX_STEP_SPREAD, .section = FX_LANE_PLAN_IN_B}, at[K]);
   }
   return at[space];
 }
@@ -84,17 +84,17 @@ static void instruction(builder *b, int32_t i) {
   const fx_code_instr *instr = &b->code->instr[i];
   int space = space_of(b, instr->rate);
   if (instr->op == FX_EX_VAR && instr->index != FX_EX_H) {
-    b->at[i][space] = instr->index == FX_EX_Q    ? FX_PLAN_Q
-                      : instr->index == FX_EX_KV ? FX_PLAN_KV
-                                                 : FX_PLAN_SCORE;
+    b->at[i][space] = instr->index == FX_EX_Q    ? FX_LANE_PLAN_Q
+                      : instr->index == FX_EX_KV ? FX_LANE_PLAN_KV
+                                                 : FX_LANE_PLAN_SCORE;
     return;
   }
   if (is_uniform_leaf(instr)) return; /* made by in_space */
-  fx_plan_step step = {
+  fx_lane_plan_step step = {
       .kind = FX_STEP_APPLY, .section = (uint8_t)section_of(b, space, false), .index = instr->index};
   int args = instr->num_args;
   if (instr->op == FX_EX_LOAD) step.kind = FX_STEP_LOAD;
-  const fx_code_instr *second = args == 2 ? &b->code->instr[instr->arg[1]] : NULL;
+  const fx_code_instr *second = &b->code->instr[instr->arg[args == 2 ? 1 : 0]];
   if ((instr->op == FX_EX_DIV || instr->op == FX_EX_MOD) && fx_code_is_positive(second)) {
     step.kind = instr->op == FX_EX_DIV ? FX_STEP_DIV_BY : FX_STEP_MOD_BY;
     step.value = second->value;
@@ -115,8 +115,8 @@ static void outputs(builder *b, int32_t *output) {
   for (int k = 0; k < b->code->num_outputs; k++) output[k] = in_space(b, b->code->output[k], B);
   if (b->tile || b->status != FX_OK) return;
   for (int k = 0; k < b->code->num_outputs; k++) {
-    int32_t made = output[k] - FIRST, own = FX_PLAN_OUTPUT + k;
-    bool direct = made >= 0 && b->step[made].section == FX_PLAN_IN_B && b->arg[made][0] == output[k];
+    int32_t made = output[k] - FIRST, own = FX_LANE_PLAN_OUTPUT + k;
+    bool direct = made >= 0 && b->step[made].section == FX_LANE_PLAN_IN_B && b->arg[made][0] == output[k];
     if (direct) { /* whoever reads the value reads it there */
       b->arg[made][0] = own;
       for (int32_t i = 0; i < b->count; i++)
@@ -125,7 +125,8 @@ static void outputs(builder *b, int32_t *output) {
       for (int later = k + 1; later < b->code->num_outputs; later++)
         if (output[later] == output[k]) output[later] = own;
     } else {
-      int32_t copy = add_on(b, (fx_plan_step){.kind = FX_STEP_COPY, .section = FX_PLAN_IN_B}, output[k]);
+      int32_t copy =
+          add_on(b, (fx_lane_plan_step){.kind = FX_STEP_COPY, .section = FX_LANE_PLAN_IN_B}, output[k]);
       if (copy != NOWHERE) b->arg[copy - FIRST][0] = own;
     }
     output[k] = own;
@@ -133,19 +134,19 @@ static void outputs(builder *b, int32_t *output) {
 }
 
 /* Steps in the order of sections (stable), virtual registers of the arguments renamed with them. */
-static fx_status sort_sections(builder *b, int32_t *output, int32_t first[FX_PLAN_SECTIONS + 1]) {
-  fx_plan_step *step = NULL;
+static fx_status sort_sections(builder *b, int32_t *output, int32_t first[FX_LANE_PLAN_SECTIONS + 1]) {
+  fx_lane_plan_step *step = NULL;
   int32_t(*arg)[4] = NULL, *moved = NULL, count = 0;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&step, (size_t)b->count + 1, sizeof *step), free_all);
   FX_TRY_GOTO(fx_calloc(&arg, (size_t)b->count + 1, sizeof *arg), free_all);
   FX_TRY_GOTO(fx_calloc(&moved, (size_t)b->count + 1, sizeof *moved), free_all);
-  for (int section = 0; section < FX_PLAN_SECTIONS; section++) {
+  for (int section = 0; section < FX_LANE_PLAN_SECTIONS; section++) {
     first[section] = count;
     for (int32_t i = 0; i < b->count; i++)
       if (b->step[i].section == section) moved[i] = count++;
   }
-  first[FX_PLAN_SECTIONS] = count;
+  first[FX_LANE_PLAN_SECTIONS] = count;
   for (int32_t i = 0; i < b->count; i++) {
     step[moved[i]] = b->step[i];
     for (int a = 0; a < 4; a++) {
@@ -155,7 +156,7 @@ static fx_status sort_sections(builder *b, int32_t *output, int32_t first[FX_PLA
   }
   for (int k = 0; k < b->code->num_outputs; k++)
     if (output[k] >= FIRST) output[k] = FIRST + moved[output[k] - FIRST];
-  fx_plan_step *old_step = b->step;
+  fx_lane_plan_step *old_step = b->step;
   int32_t(*old_arg)[4] = b->arg;
   b->step = step;
   b->arg = arg;
@@ -182,7 +183,7 @@ static void last_uses(const builder *b, const int32_t *output, int32_t block, in
 
 /* Registers by last use; the number of slots, or -1 when they do not suffice. */
 static int32_t give_registers(builder *b, int32_t *output, int32_t block, int32_t *last, int16_t *slot) {
-  int16_t unused[FX_PLAN_SLOTS];
+  int16_t unused[FX_LANE_PLAN_SLOTS];
   int32_t num_unused = 0, slots = 0;
   last_uses(b, output, block, last);
   for (int32_t i = 0; i < b->count; i++) {
@@ -198,7 +199,7 @@ static int32_t give_registers(builder *b, int32_t *output, int32_t block, int32_
       b->step[i].reg[0] = (int16_t)b->arg[i][0];
       continue;
     }
-    if (!num_unused && slots == FX_PLAN_SLOTS) return -1;
+    if (!num_unused && slots == FX_LANE_PLAN_SLOTS) return -1;
     slot[i] = num_unused ? unused[--num_unused] : (int16_t)slots++;
     b->step[i].reg[0] = (int16_t)(FIRST + slot[i]);
     if (last[i] == i) unused[num_unused++] = slot[i]; /* never read: cannot be but for an output's leaf */
@@ -208,9 +209,9 @@ static int32_t give_registers(builder *b, int32_t *output, int32_t block, int32_
   return slots;
 }
 
-static fx_status build(fx_plan *plan, bool pinned) {
+static fx_status build(fx_lane_plan *plan, bool pinned) {
   builder b = {.code = plan->code, .tile = plan->tile, .pinned = pinned, .status = FX_OK};
-  int32_t output[FX_PLAN_MAX_OUTPUTS] = {0}, *last = NULL;
+  int32_t output[FX_LANE_PLAN_MAX_OUTPUTS] = {0}, *last = NULL;
   int16_t *slot = NULL;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&b.at, (size_t)b.code->num_instrs, sizeof *b.at), free_builder);
@@ -221,7 +222,7 @@ static fx_status build(fx_plan *plan, bool pinned) {
   FX_TRY_GOTO(sort_sections(&b, output, plan->first), free_builder);
   FX_TRY_GOTO(fx_calloc(&last, (size_t)b.count + 1, sizeof *last), free_builder);
   FX_TRY_GOTO(fx_calloc(&slot, (size_t)b.count + 1, sizeof *slot), free_builder);
-  plan->slots = give_registers(&b, output, plan->first[FX_PLAN_IN_B], last, slot);
+  plan->slots = give_registers(&b, output, plan->first[FX_LANE_PLAN_IN_B], last, slot);
   if (plan->slots >= 0) {
     for (int k = 0; k < b.code->num_outputs; k++) plan->output[k] = (int16_t)output[k];
     plan->step = b.step;
@@ -236,9 +237,9 @@ free_builder:
   return status;
 }
 
-fx_status fx_plan_create(fx_code *code, bool tile, fx_plan **out) {
-  FX_ASSERT(code->num_outputs <= FX_PLAN_MAX_OUTPUTS);
-  fx_plan *plan = NULL;
+fx_status fx_lane_plan_create(fx_code *code, bool tile, fx_lane_plan **out) {
+  FX_ASSERT(code->num_outputs <= FX_LANE_PLAN_MAX_OUTPUTS);
+  fx_lane_plan *plan = NULL;
   fx_status status = fx_calloc(&plan, 1, sizeof *plan);
   if (status != FX_OK) {
     fx_code_destroy(code);
@@ -253,15 +254,15 @@ fx_status fx_plan_create(fx_code *code, bool tile, fx_plan **out) {
         fx_error(FX_ERR_UNSUPPORTED,
                  "the expression needs more than %d values at once, too many to interpret; simplify it or "
                  "install a C compiler",
-                 FX_PLAN_SLOTS);
+                 FX_LANE_PLAN_SLOTS);
   if (status == FX_OK)
     *out = plan;
   else
-    fx_plan_destroy(plan);
+    fx_lane_plan_destroy(plan);
   return status;
 }
 
-void fx_plan_destroy(fx_plan *plan) {
+void fx_lane_plan_destroy(fx_lane_plan *plan) {
   if (!plan) return;
   fx_code_destroy(plan->code);
   free(plan->step);
@@ -270,16 +271,16 @@ void fx_plan_destroy(fx_plan *plan) {
 
 /* ---- running ---- */
 
-void fx_plan_begin(const fx_plan *plan, fx_plan_frame *frame, const float *uniform, const void *const *buffer,
-                   int32_t h) {
+void fx_lane_plan_begin(const fx_lane_plan *plan, fx_lane_plan_frame *frame, const float *uniform,
+                        const void *const *buffer, int32_t h) {
   frame->plan = plan;
   frame->uniform = uniform;
   frame->buffer = buffer;
   frame->h = h;
-  for (int32_t i = 0; i < plan->slots; i++) frame->reg[FX_PLAN_SLOT + i] = frame->slot[i];
+  for (int32_t i = 0; i < plan->slots; i++) frame->reg[FX_LANE_PLAN_SLOT + i] = frame->slot[i];
 }
 
-static void load(const fx_plan_frame *frame, const fx_plan_step *step, int64_t n) {
+static void load(const fx_lane_plan_frame *frame, const fx_lane_plan_step *step, int64_t n) {
   const fx_ex_buffer *declared = &frame->plan->code->buffer[step->index];
   const void *given = frame->buffer ? frame->buffer[step->index] : NULL;
   const int32_t *index[3] = {NULL, NULL, NULL};
@@ -288,12 +289,12 @@ static void load(const fx_plan_frame *frame, const fx_plan_step *step, int64_t n
                 declared->dim, index);
 }
 
-static int32_t uniform_bits(const fx_plan_frame *frame, int32_t index) {
+static int32_t uniform_bits(const fx_lane_plan_frame *frame, int32_t index) {
   fx_ex_value value = {.f = frame->uniform ? frame->uniform[index] : frame->plan->code->param[index].value};
   return value.i;
 }
 
-static void widen(const fx_plan_step *step, int64_t n, int32_t *out, const int32_t *a, int32_t key) {
+static void widen(const fx_lane_plan_step *step, int64_t n, int32_t *out, const int32_t *a, int32_t key) {
   if (step->kind == FX_STEP_SPLAT) fx_lanes_fill(n, out, a[0]);
   if (step->kind == FX_STEP_COPY) memcpy(out, a, (size_t)n * sizeof *out);
   for (int64_t i = 0; step->kind == FX_STEP_SPREAD && i < n; i += FX_TILE_ROWS)
@@ -302,13 +303,13 @@ static void widen(const fx_plan_step *step, int64_t n, int32_t *out, const int32
     if (out + i != a) memcpy(out + i, a, FX_TILE_ROWS * sizeof *out); /* in place for i = 0 */
 }
 
-void fx_plan_run(fx_plan_frame *frame, fx_plan_section section, int64_t n, int32_t key) {
-  const fx_plan *plan = frame->plan;
+void fx_lane_plan_run(fx_lane_plan_frame *frame, fx_lane_plan_section section, int64_t n, int32_t key) {
+  const fx_lane_plan *plan = frame->plan;
   for (int32_t i = plan->first[section]; i < plan->first[section + 1]; i++) {
-    const fx_plan_step *step = &plan->step[i];
+    const fx_lane_plan_step *step = &plan->step[i];
     int32_t *out = frame->reg[step->reg[0]];
-    const int32_t *a = step->reg[1] >= 0 ? frame->reg[step->reg[1]] : NULL;
-    switch ((fx_plan_kind)step->kind) {
+    const int32_t *a = frame->reg[step->reg[step->reg[1] >= 0 ? 1 : 0]]; /* what is no argument is not read */
+    switch ((fx_lane_plan_kind)step->kind) {
     case FX_STEP_APPLY:
       step->apply(n, out, a, step->reg[2] >= 0 ? frame->reg[step->reg[2]] : a,
                   step->reg[3] >= 0 ? frame->reg[step->reg[3]] : a);
