@@ -49,6 +49,8 @@ static int show_or_check(int count, char **words) {
   fx_status status = fx_config_load(words[1], (const char *const *)(words + 2), count - 2, &cfg);
   if (status != FX_OK) return report(status);
   int code = 0;
+  for (int64_t i = 0; i < cfg->warnings.count; i++)
+    fprintf(stderr, "flexion: warning: %s\n", cfg->warnings.items[i]);
   if (showing) {
     code = show(cfg);
   } else {

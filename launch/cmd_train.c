@@ -135,6 +135,8 @@ int fx_cmd_train(int argc, char **argv) {
   bool agreed = status != FX_OK, stopped = false;
   if (status == FX_OK) {
     log.level = config->runtime.log_level;
+    for (int64_t i = 0; control->rank == 0 && i < config->warnings.count; i++)
+      fx_warn(&log, "%s", config->warnings.items[i]);
     fx_job job = {.control = control,
                   .log = &log,
                   .trace_path = args.trace,

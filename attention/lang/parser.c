@@ -388,7 +388,7 @@ enum { OR = 1, AND, BIT_OR, BIT_XOR, BIT_AND, COMPARE, SHIFT, SUM, PRODUCT };
 
 static const struct {
   const char *sign;
-  int8_t level;
+  int level;
   uint8_t op;
   bool swapped; /* a > b is b < a */
 } g_binary[] = {

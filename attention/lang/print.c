@@ -129,7 +129,9 @@ static void print_binary(printer *p, const fx_ex_node *n) {
   fx_ex a = n->arg[0], b = n->arg[1];
   int level = level_of(p, n);
   elide(p, &a, &b);
-  if (commutes(n) && level_of(p, get(p, b)) == level && level_of(p, get(p, a)) != level) {
+  bool nests = level_of(p, get(p, b)) == level && level_of(p, get(p, a)) != level;
+  bool constant = get(p, a)->op == FX_EX_CONST && get(p, b)->op != FX_EX_CONST;
+  if (commutes(n) && (nests || constant)) {
     fx_ex first = a;
     a = b;
     b = first;

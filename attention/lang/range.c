@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interval arithmetic in 64 bits over 32-bit values: what leaves int32 would wrap, so it is unknown. */
+/* Interval arithmetic in 64 bits over 32-bit values: what leaves int32 would wrap, so it is unknown. An
+ * unknown value is still an int32, which min, max, %, & and comparisons make something of. */
 #include "attention/lang/range.h"
 
 #include <math.h>
@@ -144,17 +145,16 @@ static interval of_node(const fx_ex_pool *pool, const fx_ex_node *n, const inter
     return b.known && c.known ? of(least(b.lo, c.lo), most(b.hi, c.hi)) : g_unknown;
   }
   if (n->type == FX_EX_BOOL && op >= FX_EX_LT && op <= FX_EX_NE) {
-    int result = floats || !a.known || !b.known ? -1 : compare(op, a, b);
+    int result = floats ? -1 : compare(op, a, b);
     return result < 0 ? of(0, 1) : of(result, result);
   }
   if (n->type == FX_EX_BOOL) return logic(op, a, b);
   if (op == FX_EX_TO_INT) return floats ? g_unknown : a;
-  if (op == FX_EX_MOD && !a.known && b.known) return modulo(of(INT32_MIN, INT32_MAX), b);
-  return a.known && b.known ? arithmetic(op, a, b) : g_unknown;
+  return arithmetic(op, a, b);
 }
 
 interval *fx_ex_intervals(const fx_ex_pool *pool, const bool *needed, fx_ex last) {
-  interval *made = malloc(((size_t)last + 1) * sizeof *made);
+  interval *made = calloc((size_t)last + 1, sizeof *made);
   for (fx_ex i = 0; made && i <= last; i++)
     made[i] = needed[i] ? of_node(pool, fx_ex_get(pool, i), made) : g_unknown;
   return made;
@@ -263,7 +263,7 @@ static bounds bounds_of(const fx_ex_pool *pool, const fx_ex_node *n, const bound
 bool fx_ex_may_blow_up(const fx_ex_pool *pool, fx_ex node) {
   bool *needed = fx_ex_reachable(pool, &node, 1);
   interval *ints = needed ? fx_ex_intervals(pool, needed, node) : NULL;
-  bounds *made = malloc(((size_t)node + 1) * sizeof *made);
+  bounds *made = calloc((size_t)node + 1, sizeof *made);
   bool may = true;
   if (ints && made) {
     for (fx_ex i = 0; i <= node; i++)

@@ -3,7 +3,7 @@
 
 #include "dynamo_rt/base/memory.h"
 
-enum { UNBOUNDED = -2, MAX_LIST = 16, MAX_GUARD = 6, MAX_DEPTH = 100, MAX_STEPS = 4096 };
+enum { UNBOUNDED = -2, MAX_LIST = 16, MAX_GUARD = 6, MAX_QUOTIENTS = 4, MAX_DEPTH = 100, MAX_STEPS = 4096 };
 
 /* A condition on the row, or its opposite. */
 typedef struct literal {
@@ -252,6 +252,22 @@ static list solve_division(solver *s, fx_ex node, const fx_ex_node *n, fx_bound 
   return solve(s, a, lo, hi);
 }
 
+/* a % c over few quotients k: a lies in [k c + lo, k c + hi), cut to [k c, k c + c). */
+static list solve_rest(solver *s, const fx_ex_node *n, fx_bound lo, fx_bound hi) {
+  int32_t c;
+  if (!fx_ex_is_int(s->pool, n->arg[1], &c) || c < 1) return g_failed;
+  fx_interval range = domain(s, n->arg[0]);
+  if (range.lo.i < 0 || range.hi.i / c - range.lo.i / c >= MAX_QUOTIENTS) return g_failed;
+  fx_bound low = greater(s, lo, constant(s, 0)), high = lesser(s, hi, constant(s, c));
+  list result = g_nothing;
+  for (int64_t k = range.lo.i / c; k <= range.hi.i / c; k++) {
+    list part =
+        solve(s, n->arg[0], fx_bound_plus(s->bounds, low, k * c), fx_bound_plus(s->bounds, high, k * c));
+    result = either(s, &result, &part);
+  }
+  return result;
+}
+
 static list solve_bits(solver *s, fx_ex node, const fx_ex_node *n, fx_bound lo, fx_bound hi) {
   int32_t c;
   fx_ex a = n->arg[0];
@@ -365,6 +381,8 @@ static list solve_operation(solver *s, fx_ex f, fx_bound lo, fx_bound hi) {
     return fx_ex_is_int(s->pool, n.arg[1], &c) ? solve_product(s, n.arg[0], c, lo, hi) : g_failed;
   case FX_EX_DIV:
     return solve_division(s, f, &n, lo, hi);
+  case FX_EX_MOD:
+    return solve_rest(s, &n, lo, hi);
   case FX_EX_BIT_AND:
   case FX_EX_SHL:
   case FX_EX_SHR:

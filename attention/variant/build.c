@@ -11,8 +11,9 @@
 #include "attention/lang/tabulate.h"
 #include "attention/variant/inputs.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/base/nearest.h"
 
-enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 26 };
+enum { MAX_NESTED = 32, MAX_ENTRIES = 64, MAX_TABLE = 1 << 24 };
 
 typedef struct frame {
   const fx_variant_spec *spec;
@@ -27,6 +28,8 @@ typedef struct builder {
   const fx_buffer_spec *origin[FX_EX_MAX_BUFFERS]; /* of the pool's buffers; NULL for inputs of every batch */
   fx_variant_table table[FX_EX_MAX_BUFFERS];
   int32_t num_tables;
+  const char *known[MAX_ENTRIES]; /* parameters of the specs below the root */
+  int32_t num_known;
 } builder;
 
 /* What a scope's functions are given. */
@@ -68,12 +71,16 @@ static const frame *outermost(const frame *f) {
   return f;
 }
 
+static const char *title_of(const fx_variant_spec *spec) {
+  return spec->title ? spec->title : spec->name;
+}
+
 static fx_status check_value(const frame *f, const fx_param_spec *declared, const fx_param_spec *value) {
   const char *path = outermost(f)->spec->path, *example = declared->example ? declared->example : "1";
   char range[80] = "";
   if (!value) {
-    fx_error(FX_ERR_CONFIG, "%s needs %s.params.%s; add it, for example %s.params.%s=%s", f->spec->name, path,
-             declared->name, path, declared->name, example);
+    fx_error(FX_ERR_CONFIG, "%s needs %s.params.%s; add it, for example %s.params.%s=%s", title_of(f->spec),
+             path, declared->name, path, declared->name, example);
     return misplaced(FX_ERR_CONFIG, &outermost(f)->spec->at);
   }
   bool limits = declared->min != 0 || declared->max != 0;
@@ -91,7 +98,6 @@ static fx_status check_value(const frame *f, const fx_param_spec *declared, cons
 static fx_status check_params(const frame *f) {
   for (int32_t i = 0; i < f->spec->num_params; i++) {
     const fx_param_spec *declared = &f->spec->param[i];
-    if (!declared->declared) continue;
     bool was = f->used[i];
     const fx_param_spec *value = value_of(f, declared->name);
     f->used[i] = was || f->above; /* the root's own entries have to be read by somebody */
@@ -104,12 +110,12 @@ static fx_status check_params(const frame *f) {
 static int32_t pool_param(builder *b, const char *name, float value) {
   char fresh[32];
   snprintf(fresh, sizeof fresh, "%s", name);
-  for (int attempt = 2; attempt < MAX_ENTRIES; attempt++) {
+  for (unsigned attempt = 2; attempt < MAX_ENTRIES; attempt++) {
     int32_t i = 0, count = fx_ex_num_params(b->pool);
     while (i < count && strcmp(fx_ex_param_at(b->pool, i)->name, fresh) != 0) i++;
     if (i == count) return fx_ex_declare_param(b->pool, fresh, value);
     if (fx_ex_param_at(b->pool, i)->value == value) return i;
-    snprintf(fresh, sizeof fresh, "%.27s_%d", name, attempt);
+    snprintf(fresh, sizeof fresh, "%.27s_%u", name, attempt % 100);
   }
   return fx_ex_declare_param(b->pool, name, value); /* which says that the name is taken */
 }
@@ -124,8 +130,7 @@ static bool read_param(const reader *r, const char *name, fx_ex_symbol *symbol, 
     *failed = true;
     return false;
   }
-  bool is_int = own->declared ? own->is_int : value->is_int;
-  if (is_int) {
+  if (own->is_int) {
     symbol->node = fx_ex_int(r->tables ? r->tables : r->b->pool, (int32_t)value->value);
   } else if (r->tables) {
     symbol->node = fx_ex_float(r->tables, (float)value->value);
@@ -176,7 +181,7 @@ static bool read_input(builder *b, const char *name, fx_ex_symbol *symbol, bool 
 static bool find_name(void *self, const char *name, fx_ex_symbol *symbol, bool *failed) {
   const reader *r = self;
   static const char *const indices[] = {"i", "j", "k"};
-  for (int32_t i = 0; r->tables && i < r->ndim; i++)
+  for (int32_t i = 0; r->tables && i < r->ndim && i < 3; i++)
     if (strcmp(name, indices[i]) == 0) {
       symbol->node = fx_ex_variable(r->tables, (fx_ex_var)(FX_EX_H + i));
       return true;
@@ -310,11 +315,11 @@ static bool same_buffer(const fx_ex_buffer *have, const fx_ex_buffer *want) {
 
 static int32_t declare_fresh(builder *b, const fx_buffer_spec *spec, fx_ex_buffer *buffer) {
   bool taken = true;
-  for (int attempt = 1; taken && attempt < MAX_ENTRIES; attempt++) {
+  for (unsigned attempt = 1; taken && attempt < MAX_ENTRIES; attempt++) {
     if (attempt == 1)
       snprintf(buffer->name, sizeof buffer->name, "%s", spec->name);
     else
-      snprintf(buffer->name, sizeof buffer->name, "%.27s_%d", spec->name, attempt);
+      snprintf(buffer->name, sizeof buffer->name, "%.27s_%u", spec->name, attempt % 100);
     taken = false;
     for (int32_t i = 0; i < fx_ex_num_buffers(b->pool); i++)
       taken = taken || strcmp(fx_ex_buffer_at(b->pool, i)->name, buffer->name) == 0;
@@ -350,16 +355,18 @@ static int32_t declare_buffer(builder *b, const frame *f, const fx_buffer_spec *
 /* ---- masks and scores ---- */
 
 /* A frame for `spec`; its flags are freed by leave(). */
-static fx_status enter(const fx_variant_spec *spec, const frame *above, frame *f) {
+static fx_status enter(builder *b, const fx_variant_spec *spec, const frame *above, frame *f) {
   *f = (frame){spec, above, NULL, above ? above->depth + 1 : 0};
   for (const frame *other = above; other; other = other->above)
     if (other->spec == spec || f->depth > MAX_NESTED) {
       fx_error(FX_ERR_CONFIG,
-               "the variant %s refers to itself, or more than %d variants refer to one another", spec->name,
-               MAX_NESTED);
+               "the variant %s refers to itself, or more than %d variants refer to one another",
+               title_of(spec), MAX_NESTED);
       return misplaced(FX_ERR_CONFIG, &outermost(above)->spec->at);
     }
   FX_TRY(fx_calloc(&f->used, (size_t)(spec->num_params + spec->num_buffers) + 1, sizeof *f->used));
+  for (int32_t i = 0; above && i < spec->num_params && b->num_known < MAX_ENTRIES; i++)
+    b->known[b->num_known++] = spec->param[i].name;
   fx_status status = check_params(f);
   if (status != FX_OK) free(f->used);
   return status;
@@ -373,7 +380,7 @@ static fx_status build_mask(builder *b, const frame *f, const fx_mask_tree *tree
 
 static fx_status mask_of_spec(builder *b, const frame *above, const fx_variant_spec *spec, fx_ex *out) {
   frame f;
-  FX_TRY(enter(spec, above, &f));
+  FX_TRY(enter(b, spec, above, &f));
   fx_status status = FX_OK;
   if (spec->mask)
     status = build_mask(b, &f, spec->mask, out);
@@ -411,7 +418,7 @@ static fx_status build_scores(builder *b, const frame *f, fx_ex *score) {
     const fx_score_part *part = &f->spec->score[i];
     if (part->spec) {
       frame below;
-      FX_TRY(enter(part->spec, f, &below));
+      FX_TRY(enter(b, part->spec, f, &below));
       fx_status status = build_scores(b, &below, score);
       leave(&below);
       FX_TRY(status);
@@ -423,21 +430,27 @@ static fx_status build_scores(builder *b, const frame *f, fx_ex *score) {
     if (status != FX_OK) return fx_ex_locate(status, &part->text, 0);
     fx_ex with[FX_EX_VAR_COUNT] = {*score, FX_EX_NONE, FX_EX_NONE, FX_EX_NONE};
     node = fx_ex_substitute(b->pool, fx_ex_convert(b->pool, node, FX_EX_FLOAT), with);
-    if (node == FX_EX_NONE) return FX_ERR_CONFIG;
+    if (node == FX_EX_NONE) return fx_ex_locate(FX_ERR_CONFIG, &part->text, 0); /* the pool is full */
     *score = node;
   }
   return FX_OK;
 }
 
 /* The root's entries that nothing has read: misspelt, or meant for another variant. */
-static fx_status check_used(const frame *f) {
+static fx_status check_used(const builder *b, const frame *f) {
   const fx_variant_spec *spec = f->spec;
   for (int32_t i = 0; i < spec->num_params + spec->num_buffers; i++) {
     if (f->used[i]) continue;
     bool param = i < spec->num_params;
     const char *name = param ? spec->param[i].name : spec->buffer[i - spec->num_params].name;
-    fx_error(FX_ERR_CONFIG, "%s takes no %s %s.%s.%s; remove it, or read it in the mask or the score",
-             spec->name, param ? "parameter" : "buffer", spec->path, param ? "params" : "buffers", name);
+    const char *nearest = NULL;
+    for (int32_t k = 0; param && k < b->num_known; k++)
+      if (!nearest || fx_name_distance(name, b->known[k]) < fx_name_distance(name, nearest))
+        nearest = b->known[k];
+    fx_error(FX_ERR_CONFIG, "%s takes no %s %s.%s.%s; %s%s", title_of(spec), param ? "parameter" : "buffer",
+             spec->path, param ? "params" : "buffers", name,
+             nearest ? "the nearest is " : "remove it, or read it in the mask or the score",
+             nearest ? nearest : "");
     return misplaced(FX_ERR_CONFIG, param ? &spec->param[i].at : &spec->buffer[i - spec->num_params].at);
   }
   return FX_OK;
@@ -446,11 +459,11 @@ static fx_status check_used(const frame *f) {
 static fx_status build_into(builder *b, const fx_variant_spec *spec, fx_variant **out) {
   frame f;
   fx_ex mask = FX_EX_NONE, score = fx_ex_variable(b->pool, FX_EX_SCORE);
-  FX_TRY(enter(spec, NULL, &f));
+  FX_TRY(enter(b, spec, NULL, &f));
   fx_status status = FX_OK;
   if (spec->mask) FX_TRY_GOTO(build_mask(b, &f, spec->mask, &mask), leave_frame);
   FX_TRY_GOTO(build_scores(b, &f, &score), leave_frame);
-  FX_TRY_GOTO(check_used(&f), leave_frame);
+  FX_TRY_GOTO(check_used(b, &f), leave_frame);
   fx_variant_parts parts = {spec->name, mask, score, spec->sinks, b->table, b->num_tables};
   status = fx_variant_create(b->pool, &parts, out);
   if (status != FX_OK) misplaced(status, &spec->at);

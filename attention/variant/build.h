@@ -42,11 +42,9 @@ typedef struct fx_score_part {
 typedef struct fx_param_spec {
   char name[32];
   bool is_int;
-  bool declared;   /* its type is what `is_int` says; else any number will do, and it may be one for a spec
-                      below */
-  bool has_value;  /* false: the user has to give one */
-  double value;    /* ints exactly */
-  double min, max; /* inclusive; 0, 0: no limits */
+  bool has_value;      /* false: the user has to give one */
+  double value;        /* ints exactly */
+  double min, max;     /* inclusive; 0, 0: no limits */
   const char *example; /* what a sentence proposes as its value; may be NULL */
   fx_ex_text at;       /* of the value */
 } fx_param_spec;
@@ -78,6 +76,7 @@ typedef struct fx_buffer_spec {
 
 struct fx_variant_spec {
   const char *name;
+  const char *title;          /* in messages; NULL: the name */
   const char *path;           /* where its parameters are set: "attention", for "attention.params.window" */
   const fx_mask_tree *mask;   /* NULL: everything is visible */
   const fx_score_part *score; /* applied in order */

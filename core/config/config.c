@@ -3,10 +3,12 @@
  */
 #include "core/config/config.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/config/origins.h"
+#include "core/config/tree.h"
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
@@ -29,6 +31,8 @@ void fx_config_destroy(fx_config *cfg) {
     fx_value_clear(&fx_schema[i], fx_config_field(cfg, &fx_schema[i]));
     if (cfg->origins) free(cfg->origins->where[i]);
   }
+  for (int64_t i = 0; i < cfg->warnings.count; i++) free(cfg->warnings.items[i]);
+  free(cfg->warnings.items);
   if (cfg->origins) free(cfg->origins->name);
   free(cfg->origins);
   free(cfg);
@@ -47,21 +51,23 @@ fx_status fx_config_set_origin(fx_config *cfg, const fx_key *key, const char *wh
 }
 
 const char *fx_config_where(const fx_config *cfg, const char *key) {
-  static const char params[] = "attention.params.";
-  if (strncmp(key, params, sizeof params - 1) == 0) {
-    const char *name = key + sizeof params - 1;
-    for (int64_t i = 0; i < cfg->attention.params.count; i++)
-      if (strcmp(cfg->attention.params.items[i].name, name) == 0) return cfg->attention.params.items[i].where;
-    return fx_schema_find_param(name) ? "default" : NULL;
-  }
-  const fx_key *row = fx_schema_find_path(key);
-  if (!row) return NULL;
+  const char *rest = "";
+  const fx_key *row = fx_schema_find_start(key, &rest);
+  if (!row || (*rest && row->kind != FX_KEY_TREE)) return NULL;
   const char *where = fx_config_origin(cfg, row);
-  return where ? where : "default";
+  if (!*rest) return where ? where : "default";
+  const fx_tree *tree = *(fx_tree *const *)((const char *)cfg + row->offset);
+  while (tree && *rest) {
+    char name[FX_SCHEMA_TEXT];
+    size_t length = strcspn(rest, ".");
+    snprintf(name, sizeof name, "%.*s", (int)length, rest);
+    tree = fx_tree_get(tree, name);
+    rest += length + (rest[length] == '.');
+  }
+  return tree ? tree->where : "default";
 }
 
 double fx_config_attention_param(const fx_config *cfg, const char *name, double fallback) {
-  for (int64_t i = 0; i < cfg->attention.params.count; i++)
-    if (strcmp(cfg->attention.params.items[i].name, name) == 0) return cfg->attention.params.items[i].value;
-  return fallback;
+  double value;
+  return fx_tree_is_number(fx_tree_get(cfg->attention.params, name), &value) ? value : fallback;
 }

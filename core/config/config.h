@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "attention/variant/variant.h"
 #include "dynamo_rt/base/log.h"
 #include "dynamo_rt/base/status.h"
 
@@ -36,6 +37,11 @@ typedef enum fx_model_position {
   FX_MODEL_POSITION_LEARNED,
   FX_MODEL_POSITION_NONE
 } fx_model_position;
+typedef enum fx_attention_sinks {
+  FX_ATTENTION_SINKS_AUTO,
+  FX_ATTENTION_SINKS_TRUE,
+  FX_ATTENTION_SINKS_FALSE
+} fx_attention_sinks;
 typedef enum fx_data_split { FX_DATA_SPLIT_DOCUMENTS, FX_DATA_SPLIT_TOKENS } fx_data_split;
 typedef enum fx_data_tokenizer { FX_DATA_TOKENIZER_BYTE } fx_data_tokenizer;
 typedef enum fx_data_packing { FX_DATA_PACKING_DOCUMENTS, FX_DATA_PACKING_NONE } fx_data_packing;
@@ -63,17 +69,6 @@ typedef struct fx_config_strings {
   int64_t count;
 } fx_config_strings;
 
-typedef struct fx_config_param {
-  char *name;
-  double value;
-  char *where; /* as fx_config_where */
-} fx_config_param;
-
-typedef struct fx_config_params {
-  fx_config_param *items; /* owned */
-  int64_t count;
-} fx_config_params;
-
 typedef struct fx_config_model {
   char *name;
   fx_model_type model_type; /* decides the Hugging Face tensor names */
@@ -96,9 +91,13 @@ typedef struct fx_config_model {
   double initializer_range;
 } fx_config_model;
 
+/* As it was written; what it means is asked by fx_config_variant below. */
 typedef struct fx_config_attention {
-  char *variant; /* full | causal | sliding_window | document_causal */
-  fx_config_params params;
+  char *variant; /* of configs/attention, or of `variants` */
+  struct fx_tree *mask, *score, *params, *buffers;
+  fx_attention_sinks sinks;
+  struct fx_tree *layers, *variants;
+  int64_t turn_token;
 } fx_config_attention;
 
 typedef struct fx_config_parallel {
@@ -173,6 +172,7 @@ typedef struct fx_config {
   fx_config_train train;
   fx_config_checkpoint checkpoint;
   fx_config_runtime runtime;
+  fx_config_strings warnings;        /* what is legal and looks like a mistake; for whoever has a log */
   struct fx_config_origins *origins; /* where each key was set; private to core/config */
 } fx_config;
 
@@ -191,12 +191,20 @@ char *fx_config_print(const fx_config *cfg);
 
 void fx_config_destroy(fx_config *cfg);
 
-/* Where `section.key` (or `attention.params.name`) was set: "file:line:column", "command line: a.b=c" or
- * "default". NULL for a key that does not exist. Valid as long as cfg. */
+/* Where `section.key` (or a part of one, as `attention.params.window`) was set: "file:line:column", "command
+ * line: a.b=c" or "default". NULL for a key that does not exist. Valid as long as cfg. */
 const char *fx_config_where(const fx_config *cfg, const char *key);
 
 /* The value of attention.params.NAME, or `fallback` when it is not given. */
 double fx_config_attention_param(const fx_config *cfg, const char *name, double fallback);
+
+/* Layers that attend alike are of one kind; kinds are numbered from 0 in the order of attention.layers. */
+int32_t fx_config_num_variants(const fx_config *cfg);
+int32_t fx_config_layer_variant(const fx_config *cfg, int64_t layer);
+/* The attention variant of a kind, for `ranges`; the caller destroys it. Its tables and sinks are what the
+ * model needs parameters for. FX_ERR_CONFIG only where the ranges are not those of the configuration (heads
+ * and train.seq_length, which loading has tried): a table's extent may not suit others. */
+fx_status fx_config_variant(const fx_config *cfg, int32_t kind, const fx_ex_ranges *ranges, fx_variant **out);
 
 /* What only a training run needs: data.train is given, and the tokenizer's ids fit the vocabulary. */
 fx_status fx_config_check_train(const fx_config *cfg);

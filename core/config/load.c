@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "core/config/origins.h"
+#include "core/config/tree.h"
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
@@ -177,9 +178,8 @@ static fx_status report_cycle(const char *asked_at, const char *path, const chai
   return fx_error(FX_ERR_CONFIG, "%s: include cycle %s; remove one of these includes", asked_at, trail);
 }
 
-/* The whole file as malloc'ed text. */
-static fx_status read_file(const char *path, const char *asked_at, char **text, size_t *bytes,
-                           struct stat *info) {
+fx_status fx_config_read_file(const char *path, const char *asked_at, char **text, size_t *bytes,
+                              struct stat *info) {
   FILE *file = fopen(path, "rb");
   if (!file) return cannot_read(path, asked_at, strerror(errno));
   fx_status status = FX_OK;
@@ -206,7 +206,7 @@ static fx_status load_file(fx_config *cfg, const char *path, const char *asked_a
   struct stat info = {0};
   char *text = NULL;
   size_t bytes = 0;
-  FX_TRY(read_file(path, asked_at, &text, &bytes, &info));
+  FX_TRY(fx_config_read_file(path, asked_at, &text, &bytes, &info));
   fx_status status = FX_OK;
   for (const chain *link = parent; link; link = link->parent)
     if (link->device == info.st_dev && link->inode == info.st_ino)
@@ -221,12 +221,23 @@ free_text:
   return status;
 }
 
-/* The one value of a short text. Texts of string keys are taken as they stand unless they are quoted, and
- * lists of strings unless they open a list, so that file patterns and odd names need no quoting for YAML. */
-static fx_status open_value(fx_source *source, const char *name, const fx_key *key, const char *text) {
-  static const char *const openers[] = {[FX_KEY_STRING] = "\"'", [FX_KEY_STRINGS] = "\"'["};
-  bool verbatim = (key->kind == FX_KEY_STRING || key->kind == FX_KEY_STRINGS) && *text &&
-                  !strchr(openers[key->kind], *text);
+/* Whether an override's value is taken as it stands: texts of string keys unless they are quoted, lists of
+ * strings unless they open a list, expressions unless they open a list or a mapping, so that file patterns,
+ * odd names and `a ? b : c` need no quoting for YAML. */
+static bool is_verbatim(const fx_key *key, const char *path, const char *text) {
+  const char *last = strrchr(path, '.');
+  bool expression = key->kind == FX_KEY_TREE && (strcmp(last, ".mask") == 0 || strcmp(last, ".score") == 0 ||
+                                                 strcmp(last, ".expression") == 0);
+  if (!*text) return false;
+  if (expression) return strcmp(text, "null") != 0 && !strchr("\"'[{", *text);
+  return (key->kind == FX_KEY_STRING && !strchr("\"'", *text)) ||
+         (key->kind == FX_KEY_STRINGS && !strchr("\"'[", *text));
+}
+
+/* The one value of a short text. */
+static fx_status open_value(fx_source *source, const char *name, const fx_key *key, const char *path,
+                            const char *text) {
+  bool verbatim = is_verbatim(key, path, text);
   if (!*text && key->kind == FX_KEY_STRINGS) text = "[]";
   if (!*text && key->kind == FX_KEY_STRING) text = "\"\"";
   if (!verbatim) return fx_source_open(source, name, false, text, strlen(text));
@@ -242,15 +253,21 @@ static fx_status open_value(fx_source *source, const char *name, const fx_key *k
   return status;
 }
 
+static fx_status set_tree(fx_tree **field, const char *rest, const fx_source *source,
+                          const yaml_node_t *root) {
+  fx_tree *value = NULL;
+  FX_TRY(fx_tree_read(source, root, &value));
+  return fx_tree_set(field, rest, value, source->name);
+}
+
 /* `place` is the name of the source: the override as it was typed. */
 static fx_status apply_override(fx_config *cfg, const char *place, const char *path, const char *text) {
-  static const char params[] = "attention.params.";
   char section[FX_SCHEMA_TEXT];
   const char *name = strchr(path, '.');
   yaml_node_t nowhere = {0};
   fx_source source = {.name = place};
   const fx_key *key;
-  bool is_param = strncmp(path, params, sizeof params - 1) == 0;
+  const char *rest = "";
   if (!name) {
     if (fx_schema_is_section(path) || strcmp(path, "include") == 0)
       return fx_error(FX_ERR_CONFIG, "%s: only single keys can be set here; write for example train.iters=20",
@@ -259,16 +276,16 @@ static fx_status apply_override(fx_config *cfg, const char *place, const char *p
   }
   snprintf(section, sizeof section, "%.*s", (int)(name - path), path);
   if (!fx_schema_is_section(section)) return unknown_section(&source, &nowhere, section);
-  key = is_param ? fx_schema_find("attention", "params") : fx_schema_find(section, name + 1);
-  if (!key) return unknown_key(&source, &nowhere, section, name + 1);
-  FX_TRY(open_value(&source, place, key, text));
+  key = fx_schema_find_start(path, &rest);
+  if (!key || (*rest && key->kind != FX_KEY_TREE)) return unknown_key(&source, &nowhere, section, name + 1);
+  FX_TRY(open_value(&source, place, key, path, text));
   const yaml_node_t *root = fx_source_root(&source);
   fx_status status;
   if (!root)
     status = fx_error(FX_ERR_CONFIG, "%s: a value is expected after the =; write for example %s=%s", place,
                       path, key->initial);
-  else if (is_param)
-    status = fx_value_read_param(path + sizeof params - 1, &source, root, root, &cfg->attention.params);
+  else if (key->kind == FX_KEY_TREE)
+    status = set_tree(fx_config_field(cfg, key), rest, &source, root);
   else
     status = fx_value_read(key, &source, root, fx_config_field(cfg, key));
   fx_source_close(&source);
@@ -297,7 +314,7 @@ static fx_status apply_overrides(fx_config *cfg, const char *const *overrides, i
 static fx_status apply_defaults(fx_config *cfg) {
   for (int i = 0; i < fx_schema_count; i++) {
     const fx_key *key = &fx_schema[i];
-    if (key->kind == FX_KEY_RESERVED || fx_config_origin(cfg, key)) continue;
+    if (fx_config_origin(cfg, key)) continue;
     bool gpt2 = key->initial_gpt2 && cfg->model.model_type == FX_MODEL_TYPE_GPT2;
     fx_source source;
     const char *text = gpt2 ? key->initial_gpt2 : key->initial;

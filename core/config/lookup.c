@@ -15,12 +15,6 @@ const fx_key *fx_schema_find(const char *section, const char *name) {
   return NULL;
 }
 
-const fx_key *fx_schema_find_param(const char *name) {
-  for (int i = 0; i < fx_schema_params_count; i++)
-    if (strcmp(fx_schema_params[i].name, name) == 0) return &fx_schema_params[i];
-  return NULL;
-}
-
 const fx_key *fx_schema_find_path(const char *path) {
   for (int i = 0; i < fx_schema_count; i++) {
     size_t length = strlen(fx_schema[i].section);
@@ -31,10 +25,12 @@ const fx_key *fx_schema_find_path(const char *path) {
   return NULL;
 }
 
-const fx_variant_row *fx_schema_find_variant(const char *name) {
-  for (int i = 0; i < fx_schema_variants_count; i++)
-    if (strcmp(fx_schema_variants[i].name, name) == 0) return &fx_schema_variants[i];
-  return NULL;
+const fx_key *fx_schema_find_start(const char *path, const char **rest) {
+  char start[FX_SCHEMA_TEXT];
+  const char *dot = strchr(path, '.'), *end = dot ? strchr(dot + 1, '.') : NULL;
+  *rest = end ? end + 1 : "";
+  snprintf(start, sizeof start, "%.*s", end ? (int)(end - path) : (int)strlen(path), path);
+  return fx_schema_find_path(start);
 }
 
 bool fx_schema_is_section(const char *name) {
@@ -62,24 +58,6 @@ const char *fx_schema_nearest_section(const char *name) {
     if (distance < best) best = distance, nearest = fx_schema_sections[i];
   }
   return nearest;
-}
-
-const fx_key *fx_schema_nearest_param(const char *name) {
-  int nearest = 0;
-  for (int i = 1; i < fx_schema_params_count; i++)
-    if (fx_name_distance(name, fx_schema_params[i].name) <
-        fx_name_distance(name, fx_schema_params[nearest].name))
-      nearest = i;
-  return &fx_schema_params[nearest];
-}
-
-const fx_variant_row *fx_schema_nearest_variant(const char *name) {
-  int nearest = 0;
-  for (int i = 1; i < fx_schema_variants_count; i++)
-    if (fx_name_distance(name, fx_schema_variants[i].name) <
-        fx_name_distance(name, fx_schema_variants[nearest].name))
-      nearest = i;
-  return &fx_schema_variants[nearest];
 }
 
 int fx_words_count(const char *words) {
@@ -170,11 +148,8 @@ void fx_schema_expected(const fx_key *key, char text[FX_SCHEMA_TEXT]) {
   case FX_KEY_STRINGS:
     snprintf(text, FX_SCHEMA_TEXT, "a list of non-empty texts");
     break;
-  case FX_KEY_PARAMS:
-    snprintf(text, FX_SCHEMA_TEXT, "a mapping of parameter names to numbers");
-    break;
-  case FX_KEY_RESERVED:
-    snprintf(text, FX_SCHEMA_TEXT, "not available yet");
+  case FX_KEY_TREE:
+    snprintf(text, FX_SCHEMA_TEXT, "a text, a list or a mapping");
     break;
   }
 }
@@ -188,7 +163,7 @@ void fx_config_help(FILE *stream) {
       if (strcmp(key->section, fx_schema_sections[s]) != 0) continue;
       fx_schema_expected(key, expected);
       fprintf(stream, "  %-24s %s\n  %-24s   %s", key->name, key->help, "", expected);
-      if (key->kind != FX_KEY_RESERVED) fprintf(stream, " [%s]", key->initial);
+      fprintf(stream, " [%s]", key->initial);
       if (key->initial_gpt2) fprintf(stream, " [gpt2: %s]", key->initial_gpt2);
       fputc('\n', stream);
     }

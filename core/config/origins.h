@@ -18,6 +18,11 @@ fx_status fx_config_create(const char *name, fx_config **out);
 const char *fx_config_origin(const fx_config *cfg, const fx_key *key);
 fx_status fx_config_set_origin(fx_config *cfg, const fx_key *key, const char *where);
 
+/* The whole file as malloc'ed text. asked_at: the place that names it, NULL for the first file. */
+struct stat;
+fx_status fx_config_read_file(const char *path, const char *asked_at, char **text, size_t *bytes,
+                              struct stat *info);
+
 static inline void *fx_config_field(fx_config *cfg, const fx_key *key) {
   return (char *)cfg + key->offset;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/config/tree.h"
 #include "core/config/value.h"
 
 static void print_float(double value, FILE *stream) {
@@ -73,19 +74,6 @@ void fx_value_print_text(const char *text, bool always, FILE *stream) {
   fputc('"', stream);
 }
 
-static void print_params(const fx_config_params *params, FILE *stream) {
-  fputc('{', stream);
-  for (int64_t i = 0; i < params->count; i++) {
-    const fx_config_param *param = &params->items[i];
-    fprintf(stream, "%s%s: ", i ? ", " : "", param->name);
-    if (fx_schema_find_param(param->name)->kind == FX_KEY_INT)
-      fprintf(stream, "%lld", (long long)param->value);
-    else
-      print_float(param->value, stream);
-  }
-  fputc('}', stream);
-}
-
 void fx_value_print(const fx_key *key, const void *field, FILE *stream) {
   char word[FX_SCHEMA_TEXT];
   int index = 0;
@@ -127,10 +115,8 @@ void fx_value_print(const fx_key *key, const void *field, FILE *stream) {
     fputc(']', stream);
     break;
   }
-  case FX_KEY_PARAMS:
-    print_params(field, stream);
-    break;
-  case FX_KEY_RESERVED:
+  case FX_KEY_TREE:
+    fx_tree_print(*(fx_tree *const *)field, stream);
     break;
   }
 }
@@ -144,7 +130,7 @@ char *fx_config_print(const fx_config *cfg) {
     fprintf(stream, "%s:\n", fx_schema_sections[s]);
     for (int i = 0; i < fx_schema_count; i++) {
       const fx_key *key = &fx_schema[i];
-      if (key->kind == FX_KEY_RESERVED || strcmp(key->section, fx_schema_sections[s]) != 0) continue;
+      if (strcmp(key->section, fx_schema_sections[s]) != 0) continue;
       fprintf(stream, "  %s: ", key->name);
       fx_value_print(key, (const char *)cfg + key->offset, stream);
       fputc('\n', stream);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/config/origins.h"
+#include "core/config/specs.h"
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
@@ -117,37 +118,6 @@ static fx_status check_model(const fx_config *cfg) {
   return FX_OK;
 }
 
-static fx_status check_attention(const fx_config *cfg) {
-  char quoted[FX_QUOTE_BYTES], path[FX_SCHEMA_TEXT], param[FX_SCHEMA_TEXT];
-  const fx_config_attention *attention = &cfg->attention;
-  const fx_variant_row *variant = fx_schema_find_variant(attention->variant);
-  if (!variant) {
-    fx_quote(attention->variant, quoted);
-    return conflict(cfg, "attention.variant", "attention.variant",
-                    "attention.variant=%s is not a known variant; the nearest is %s", quoted,
-                    fx_schema_nearest_variant(attention->variant)->name);
-  }
-  for (int i = 0; i < fx_words_count(variant->params); i++) {
-    fx_words_get(variant->params, i, param);
-    snprintf(path, sizeof path, "attention.params.%.100s", param);
-    if (strcmp(fx_config_where(cfg, path), "default") == 0)
-      return conflict(cfg, "attention.variant", "attention.params",
-                      "attention.variant=%s needs %s; add it, for example %s=%s", variant->name, path, path,
-                      fx_schema_find_param(param)->initial);
-  }
-  for (int64_t i = 0; i < attention->params.count; i++) {
-    const char *name = attention->params.items[i].name;
-    snprintf(path, sizeof path, "attention.params.%.100s", name);
-    if (fx_words_find(variant->params, name) < 0)
-      return conflict(
-          cfg, path, "attention.variant",
-          "attention.variant=%s takes no parameter attention.params.%s; remove it (attention.params={}) or "
-          "change the variant",
-          variant->name, name);
-  }
-  return FX_OK;
-}
-
 static fx_status check_schedule(const fx_config *cfg) {
   const fx_config_schedule *schedule = &cfg->schedule;
   long long warmup = schedule->warmup_iters, decay = schedule->decay_iters, last = schedule->wsd_decay_iters;
@@ -203,9 +173,10 @@ fx_status fx_config_resolve(fx_config *cfg) {
   resolve_schedule(cfg);
   FX_TRY(check_heads(cfg));
   FX_TRY(check_model(cfg));
-  FX_TRY(check_attention(cfg));
   FX_TRY(check_schedule(cfg));
-  return check_available(cfg);
+  FX_TRY(check_available(cfg));
+  FX_TRY(fx_specs_take_files(cfg));
+  return fx_specs_check(cfg);
 }
 
 fx_status fx_config_check_train(const fx_config *cfg) {

@@ -13,8 +13,7 @@
 #define ENUM(section, name) #section, #name, FX_KEY_ENUM, AT(section.name)
 #define STRING(section, name) #section, #name, FX_KEY_STRING, AT(section.name)
 #define STRINGS(section, name) #section, #name, FX_KEY_STRINGS, AT(section.name)
-#define PARAMS(section, name) #section, #name, FX_KEY_PARAMS, AT(section.name)
-#define RESERVED(section, name) #section, #name, FX_KEY_RESERVED, 0
+#define TREE(section, name) #section, #name, FX_KEY_TREE, AT(section.name)
 #define RANGE(low, high) .min = (low), .max = (high)
 #define AUTO .accepts_auto = true
 #define GPT2(text) .initial_gpt2 = (text)
@@ -50,11 +49,15 @@ const fx_key fx_schema[] = {
   {BOOL(model, bias), "false", HELP("biases in linear layers and layernorm")},
   {FLOAT(model, initializer_range), "0.02", RANGE(0, 10), HELP("standard deviation of initial weights")},
 
-  {STRING(attention, variant), "causal", LENGTH(1), HELP("which queries see which keys, by name")},
-  {PARAMS(attention, params), "{}", HELP("parameters of the variant, e.g. {window: 1024}")},
-  {RESERVED(attention, mask), "", HELP("a mask expression")},
-  {RESERVED(attention, score), "", HELP("a score expression")},
-  {RESERVED(attention, layers), "", HELP("a pattern of variants over layers")},
+  {STRING(attention, variant), "causal", LENGTH(1), HELP("which queries see which keys and how scores change: a name, or a file that ends with .yaml")},
+  {TREE(attention, mask), "null", HELP("in the place of the variant's mask: a condition over q, kv, h, a name, or {all: [...]}, {any: [...]}, {not: ...}")},
+  {TREE(attention, score), "null", HELP("in the place of the variant's score: an expression over score, h, q, kv, a name, or a list applied in order")},
+  {TREE(attention, params), "null", HELP("parameters of the variant, of what it refers to and of the texts here, e.g. {window: 1024}")},
+  {TREE(attention, buffers), "null", HELP("tables of the texts here, e.g. {bias: {shape: [H, 32], learnable: true}}")},
+  {ENUM(attention, sinks), "auto", VALUES("auto|true|false"), HELP("one learnable logit a head in the softmax's denominator; auto: as the variant says")},
+  {TREE(attention, layers), "null", HELP("variants that layers take in turn, e.g. [local, local, global]; null: all as above")},
+  {TREE(attention, variants), "null", HELP("variants defined here, by name, each with keys as above")},
+  {INT(attention, turn_token), "10", RANGE(0, 16 * MILLION), HELP("the token that ends a turn, for turn and role in expressions")},
 
   {INT(parallel, tensor), "1", RANGE(1, 4096), HELP("ranks that share every layer")},
   {BOOL(parallel, sequence), "true", HELP("split the sequence between tensor ranks outside matrix products")},
@@ -105,14 +108,6 @@ const fx_key fx_schema[] = {
   {ENUM(runtime, log_level), "info", VALUES("debug|info|warn|error"), HELP("least severe line that is printed")},
 };
 
-const fx_key fx_schema_params[] = {
-  {"attention.params", "window", FX_KEY_INT, 0, "1024", RANGE(1, 1000 * MILLION), HELP("keys a query sees, itself included")},
-};
 /* clang-format on */
 
-const fx_variant_row fx_schema_variants[] = {
-    {"full", ""}, {"causal", ""}, {"sliding_window", "window"}, {"document_causal", ""}};
-
 const int fx_schema_count = (int)(sizeof fx_schema / sizeof fx_schema[0]);
-const int fx_schema_params_count = (int)(sizeof fx_schema_params / sizeof fx_schema_params[0]);
-const int fx_schema_variants_count = (int)(sizeof fx_schema_variants / sizeof fx_schema_variants[0]);

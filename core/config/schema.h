@@ -17,8 +17,7 @@ typedef enum fx_key_kind {
   FX_KEY_ENUM,    /* an enum whose constants are in the order of `values` */
   FX_KEY_STRING,  /* char *, owned; min is the least length */
   FX_KEY_STRINGS, /* fx_config_strings; min is the least length of an item */
-  FX_KEY_PARAMS,  /* fx_config_params, against fx_schema_params */
-  FX_KEY_RESERVED /* known by name, refused with a sentence; no field */
+  FX_KEY_TREE     /* fx_tree *, owned; NULL = null. What may stand in it is specs.h's business */
 } fx_key_kind;
 
 /* Open ends of ranges: the nearest numbers inside. Shown as "above 0" and "below 1". */
@@ -37,35 +36,23 @@ typedef struct fx_key {
   const char *help;
 } fx_key;
 
-/* An attention variant and the parameters that it takes, all of them required. */
-typedef struct fx_variant_row {
-  const char *name;
-  const char *params; /* "a|b", "" for none */
-} fx_variant_row;
-
 extern const fx_key fx_schema[];
 extern const int fx_schema_count;
 extern const char *const fx_schema_sections[]; /* in printing order, NULL at the end */
-extern const fx_key fx_schema_params[];        /* attention.params.*, as keys of section attention.params */
-extern const int fx_schema_params_count;
-extern const fx_variant_row fx_schema_variants[];
-extern const int fx_schema_variants_count;
 
 enum { FX_SCHEMA_TEXT = 256 }; /* enough for every text below */
 
 /* NULL when there is no such key. */
 const fx_key *fx_schema_find(const char *section, const char *name);
-const fx_key *fx_schema_find_param(const char *name);
 const fx_key *fx_schema_find_path(const char *path); /* "section.name" */
-const fx_variant_row *fx_schema_find_variant(const char *name);
+/* The same for "section.name" or "section.name.rest"; *rest is "" without one. */
+const fx_key *fx_schema_find_start(const char *path, const char **rest);
 bool fx_schema_is_section(const char *name);
 
 /* The row with the least edit distance from section.name; keys of other sections count as one edit further.
  */
 const fx_key *fx_schema_nearest(const char *section, const char *name);
 const char *fx_schema_nearest_section(const char *name);
-const fx_key *fx_schema_nearest_param(const char *name);
-const fx_variant_row *fx_schema_nearest_variant(const char *name);
 
 /* "an integer, at least 1 and at most 64, or auto" */
 void fx_schema_expected(const fx_key *key, char text[FX_SCHEMA_TEXT]);

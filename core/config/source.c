@@ -49,6 +49,8 @@ fx_status fx_source_open(fx_source *source, const char *name, bool has_lines, co
   yaml_document_t next;
   source->name = name;
   source->has_lines = has_lines;
+  source->text = has_lines ? text : NULL;
+  source->bytes = bytes;
   if (!yaml_parser_initialize(&parser))
     return fx_error(FX_ERR_MEMORY, "out of host memory while reading %s", name);
   yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);

@@ -15,6 +15,8 @@ enum { FX_PLACE_BYTES = 512, FX_QUOTE_BYTES = 64 };
 typedef struct fx_source {
   const char *name; /* borrowed: the file's name, or "command line: a.b=c" */
   bool has_lines;   /* places get :line:column; false for the command line */
+  const char *text; /* borrowed; NULL where there are no lines */
+  size_t bytes;
   yaml_document_t document;
 } fx_source;
 

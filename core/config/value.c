@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/config/tree.h"
 #include "dynamo_rt/base/memory.h"
 
 static fx_status refuse(const fx_key *key, const fx_source *source, const yaml_node_t *node) {
@@ -135,80 +136,12 @@ clear_list:
   return status;
 }
 
-static fx_config_param *find_param(const fx_config_params *params, const char *name) {
-  for (int64_t i = 0; i < params->count; i++)
-    if (strcmp(params->items[i].name, name) == 0) return &params->items[i];
-  return NULL;
-}
-
-/* Adds the entry or replaces its value. */
-static fx_status set_param(fx_config_params *params, const char *name, double value, const char *where) {
-  fx_config_param fresh = {fx_strdup(name), value, fx_strdup(where)}, *old = find_param(params, name);
-  int64_t capacity = params->count;
-  fx_status status = FX_OK;
-  if (!fresh.name || !fresh.where)
-    FX_TRY_GOTO(fx_error(FX_ERR_MEMORY, "out of host memory for the configuration"), free_fresh);
-  if (old) {
-    fx_config_param swapped = *old;
-    *old = fresh;
-    fresh = swapped;
-    goto free_fresh;
-  }
-  FX_TRY_GOTO(fx_grow(&params->items, &capacity, params->count + 1, sizeof *params->items), free_fresh);
-  params->items[params->count++] = fresh;
+static fx_status read_tree(const fx_source *source, const yaml_node_t *node, fx_tree **field) {
+  fx_tree *tree = NULL;
+  FX_TRY(fx_tree_read(source, node, &tree));
+  fx_tree_destroy(*field);
+  *field = tree;
   return FX_OK;
-free_fresh:
-  free(fresh.name);
-  free(fresh.where);
-  return status;
-}
-
-fx_status fx_value_read_param(const char *name, const fx_source *source, const yaml_node_t *name_node,
-                              const yaml_node_t *node, fx_config_params *params) {
-  char quoted[FX_QUOTE_BYTES], place[FX_PLACE_BYTES];
-  const fx_key *key = fx_schema_find_param(name);
-  if (!key) {
-    fx_quote(name, quoted);
-    return fx_source_error(
-        source, name_node,
-        "attention.params.%s is not a parameter of any attention variant; the nearest is %s", quoted,
-        fx_schema_nearest_param(name)->name);
-  }
-  union {
-    int64_t integer;
-    double number;
-  } value = {0};
-  if (!read_number(key, node, &value)) return refuse(key, source, node);
-  fx_source_place(source, node, place);
-  return set_param(params, name, key->kind == FX_KEY_INT ? (double)value.integer : value.number, place);
-}
-
-static fx_status read_params(const fx_key *key, const fx_source *source, const yaml_node_t *node,
-                             fx_config_params *field) {
-  fx_config_params params = {NULL, 0};
-  fx_status status = FX_OK;
-  for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
-       pair++) {
-    const yaml_node_t *name = fx_source_node(source, pair->key);
-    if (!fx_node_is_clean(name))
-      FX_TRY_GOTO(fx_source_error(source, name, "a parameter of attention.params needs a plain name"),
-                  clear_params);
-    const fx_config_param *first = find_param(&params, fx_node_text(name));
-    if (first)
-      FX_TRY_GOTO(fx_source_error(source, name,
-                                  "attention.params.%s is given twice in one mapping (first at %s); keep one",
-                                  first->name, first->where),
-                  clear_params);
-    FX_TRY_GOTO(
-        fx_value_read_param(fx_node_text(name), source, name, fx_source_node(source, pair->value), &params),
-        clear_params);
-  }
-  fx_value_clear(key, field);
-  *field = params;
-  return FX_OK;
-clear_params:
-  fx_value_clear(key, &params);
-  return status;
 }
 
 fx_status fx_value_read(const fx_key *key, const fx_source *source, const yaml_node_t *node, void *field) {
@@ -231,14 +164,8 @@ fx_status fx_value_read(const fx_key *key, const fx_source *source, const yaml_n
   case FX_KEY_STRINGS:
     if (node->type != YAML_MAPPING_NODE) return read_strings(key, source, node, field);
     break;
-  case FX_KEY_PARAMS:
-    if (node->type == YAML_MAPPING_NODE) return read_params(key, source, node, field);
-    break;
-  case FX_KEY_RESERVED:
-    return fx_source_error(source, node,
-                           "%s.%s (%s) is not available yet; remove it and choose a named variant "
-                           "with attention.variant",
-                           key->section, key->name, key->help);
+  case FX_KEY_TREE:
+    return read_tree(source, node, field);
   }
   return held ? FX_OK : refuse(key, source, node);
 }
@@ -253,13 +180,9 @@ void fx_value_clear(const fx_key *key, void *field) {
     for (int64_t i = 0; i < list->count; i++) free(list->items[i]);
     free(list->items);
     *list = (fx_config_strings){NULL, 0};
-  } else if (key->kind == FX_KEY_PARAMS) {
-    fx_config_params *params = field;
-    for (int64_t i = 0; i < params->count; i++) {
-      free(params->items[i].name);
-      free(params->items[i].where);
-    }
-    free(params->items);
-    *params = (fx_config_params){NULL, 0};
+  } else if (key->kind == FX_KEY_TREE) {
+    fx_tree **tree = field;
+    fx_tree_destroy(*tree);
+    *tree = NULL;
   }
 }

@@ -13,10 +13,6 @@
 /* Checks type and range and replaces *field; untouched on failure. FX_ERR_CONFIG names place and key. */
 fx_status fx_value_read(const fx_key *key, const fx_source *source, const yaml_node_t *node, void *field);
 
-/* Sets one entry of attention.params. */
-fx_status fx_value_read_param(const char *name, const fx_source *source, const yaml_node_t *name_node,
-                              const yaml_node_t *node, fx_config_params *params);
-
 /* As a YAML flow value that reads back to the same bits. */
 void fx_value_print(const fx_key *key, const void *field, FILE *stream);
 

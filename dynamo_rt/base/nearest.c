@@ -27,6 +27,8 @@ static int edit_distance(const char *a, const char *b) {
 int fx_name_distance(const char *a, const char *b) {
   enum { PART_LEAST = 4, PART_DISTANCE = 3 };
   int edits = edit_distance(a, b);
-  bool part = (strlen(a) >= PART_LEAST && strstr(b, a)) || (strlen(b) >= PART_LEAST && strstr(a, b));
-  return part ? least(edits, PART_DISTANCE) : edits;
+  const char *in_b = strlen(a) >= PART_LEAST ? strstr(b, a) : NULL;
+  const char *in_a = strlen(b) >= PART_LEAST ? strstr(a, b) : NULL;
+  if (in_a == a || in_b == b) return least(edits, PART_DISTANCE - 1);
+  return in_a || in_b ? least(edits, PART_DISTANCE) : edits;
 }

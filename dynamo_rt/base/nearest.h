@@ -8,7 +8,8 @@ extern "C" {
 #endif
 
 /* Insertions, deletions and substitutions that make one name the other; where one is a part of the other
- * (batch_size, sliding) at most 3. Longer names than 64 bytes are compared by their start. */
+ * (batch_size) at most 3, where one begins with the other (sliding) at most 2. Longer names than 64 bytes are
+ * compared by their start. */
 int fx_name_distance(const char *a, const char *b);
 
 #ifdef __cplusplus

@@ -6,15 +6,16 @@ set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${1:-$root/build-coverage}
 LEAST=80
-FILES=(core/config/{source,value,load,resolve,lookup}.c core/checkpoint/manifest_parse.c data/reader.c)
+FILES=(core/config/{source,value,load,resolve,lookup,tree,specs,spec_parts,spec_files}.c core/checkpoint/manifest_parse.c data/reader.c
+  attention/lang/{lexer,parser,print,fault}.c attention/variant/build.c)
 mkdir -p "$build"
 iterations=${FX_FUZZ_ITERATIONS:-6000}
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="--coverage -O0" >"$build/coverage.log" 2>&1 ||
   { tail -20 "$build/coverage.log"; exit 1; }
-cmake --build "$build" -j "$(nproc)" --target fuzz-config fuzz-manifest fuzz-jsonl >>"$build/coverage.log" 2>&1 ||
+cmake --build "$build" -j "$(nproc)" --target fuzz-config fuzz-manifest fuzz-jsonl fuzz-expression >>"$build/coverage.log" 2>&1 ||
   { tail -20 "$build/coverage.log"; exit 1; }
 find "$build" -name '*.gcda' -delete
-for name in config manifest jsonl; do
+for name in config manifest jsonl expression; do
   "$build/tests/fuzz-$name" "$root/tests/fuzz/seeds/$name" "$iterations"
 done
 low=0
