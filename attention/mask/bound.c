@@ -142,8 +142,7 @@ fx_bound fx_bound_select(fx_bounds *bounds, fx_bound condition, fx_bound a, fx_b
                                         .hi = fx_max_i64(x->hi, y->hi)});
 }
 
-/* a + offset, with the offset taken off. */
-static fx_bound base_of(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
+fx_bound fx_bound_base(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
   const fx_bound_term *t = &bounds->term[a];
   bool sum = t->op == FX_BOUND_ADD && bounds->term[t->arg[1]].op == FX_BOUND_CONST;
   *offset = sum ? bounds->term[t->arg[1]].value : 0;
@@ -154,7 +153,7 @@ static fx_bound base_of(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
 fx_bound fx_bound_less(fx_bounds *bounds, fx_bound a, fx_bound b) {
   if (a == FX_BOUND_NONE || b == FX_BOUND_NONE) return FX_BOUND_NONE;
   int64_t x_offset, y_offset;
-  fx_bound x = base_of(bounds, a, &x_offset), y = base_of(bounds, b, &y_offset);
+  fx_bound x = fx_bound_base(bounds, a, &x_offset), y = fx_bound_base(bounds, b, &y_offset);
   const fx_bound_term *t = &bounds->term[x], *u = &bounds->term[y];
   int64_t k = y_offset - x_offset;
   if (t->op == FX_BOUND_CONST) { /* c < y */

@@ -124,6 +124,9 @@ static fx_ex parse(fx_ex_pool *pool, const char *text) {
     " || q < 160 && kv >= 160 && (kv - 160) / 8 < q / 8"                                                    \
     " || q >= 160 && kv >= 160 && (kv - 160) / 8 <= (q - 160) / 8",                                         \
     block_diffusion(q, kv))                                                                                 \
+  X(block_diffusion_halves, LIMITS, 2,                                                                      \
+    "(q < 167) == (kv < 167) && q % 167 / 8 == kv % 167 / 8 || kv >= 167 && kv % 167 / 8 < q % 167 / 8",    \
+    q % 167 / 8 == kv % 167 / 8 ? (q < 167) == (kv < 167) : kv >= 167 && kv % 167 / 8 < q % 167 / 8)        \
   X(conversation, EXPRESSION, 0, "doc_id[q] == doc_id[kv] && (kv <= q || turn[q] == turn[kv])",             \
     AT(ID, q) == AT(ID, kv) && (kv <= q || AT(TURN, q) == AT(TURN, kv)))                                    \
   X(same_speaker, EXPRESSION, 0, "doc_start[q] <= kv && kv <= q && speaker[kv] == speaker[q]",              \
@@ -352,6 +355,8 @@ static void mask_text(char *out, size_t size, int depth) {
                                       "span[q]",
                                       "q % 7",
                                       "doc_end[kv]",
+                                      "kv % 150",
+                                      "(kv + 40) % 97",
                                       "where(q < 70, kv, kv - 9)",
                                       "(kv & ~7)",
                                       "chunk[h]",
