@@ -168,10 +168,14 @@ static fx_status draw_png(const fx_bench_mask *mask, int64_t length, const char 
   size_t count = (size_t)size * (size_t)size;
   float *density = malloc(count * sizeof *density);
   uint8_t *pixels = malloc(count);
-  fx_status status = density && pixels ? FX_OK : fx_error(FX_ERR_MEMORY, "no memory for a picture");
-  if (status == FX_OK) status = fx_bench_mask_draw(mask, size, size, density);
-  for (size_t i = 0; status == FX_OK && i < count; i++) pixels[i] = (uint8_t)(255.5f - 255.0f * density[i]);
-  if (status == FX_OK) status = fx_png_write(path, size, size, pixels);
+  fx_status status;
+  if (density && pixels) {
+    status = fx_bench_mask_draw(mask, size, size, density);
+    for (size_t i = 0; status == FX_OK && i < count; i++) pixels[i] = (uint8_t)(255.5f - 255.0f * density[i]);
+    if (status == FX_OK) status = fx_png_write(path, size, size, pixels);
+  } else {
+    status = fx_error(FX_ERR_MEMORY, "no memory for a picture");
+  }
   free(density);
   free(pixels);
   return status;

@@ -187,7 +187,8 @@ void fx_interval_bind(fx_interval_run *run, const fx_interval_code *code, const 
 
 /* Of one lane: the range of the last index where all others are single values, else the whole buffer. */
 static void load_lane(const fx_interval_run *run, const instr *in, int k, fx_lanes_out to) {
-  int64_t first[3], last[3], at = 0;
+  int64_t first[3] = {0}, last[3] = {0}, at = 0;
+  FX_ASSERT(in->num_args >= 1);
   bool single = true;
   for (int i = 0; i < in->num_args; i++) {
     int64_t lo = run->read[in->arg[i]][0][k].i, hi = run->read[in->arg[i]][1][k].i, most = in->dim[i] - 1;

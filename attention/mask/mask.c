@@ -289,9 +289,10 @@ static void build_list(const fx_mask_program *program, const fx_mask_batch *batc
   int32_t *q = scratch;
   void *rest = (char *)scratch + rows_bytes();
   fx_bound_begin(program->bounds, rest);
+  FX_ASSERT(limits->R == program->facts.R && limits->R >= 1 && limits->R <= FX_LIMITS_MAX_R);
   for (int32_t first = 0; first < limits->Tpad; first += LANES) {
     int n = (int)fx_min_i64(LANES, limits->T - first), padded = (int)fx_min_i64(LANES, limits->Tpad - first);
-    int32_t *lo[FX_LIMITS_MAX_R], *hi[FX_LIMITS_MAX_R];
+    int32_t *lo[FX_LIMITS_MAX_R] = {NULL}, *hi[FX_LIMITS_MAX_R] = {NULL};
     for (int32_t k = 0; k < limits->R; k++) {
       int64_t at = fx_limits_at(limits, k, b, h) + first;
       lo[k] = limits->lo + at, hi[k] = limits->hi + at;
@@ -299,7 +300,7 @@ static void build_list(const fx_mask_program *program, const fx_mask_batch *batc
     }
     if (n <= 0) continue;
     for (int i = 0; i < n; i++) q[i] = fx_position(&batch->q, first + i);
-    const int64_t *ends[2 * MAX_SLOTS];
+    const int64_t *ends[2 * MAX_SLOTS] = {NULL};
     fx_bound_run(program->bounds, &inputs, batch->first_head + h, n, q, rest, ends);
     if (program->slots == 1)
       store_one(n, limits->T_kv, ends[0], ends[1], lo[0], hi[0]);

@@ -12,7 +12,7 @@ enum { B = 2, H = 3, START = 0, END, ID, TURN, SPEAKER, BRANCH, SLOT, SPAN, NUM_
 typedef struct texts {
   int32_t length;
   int32_t *data[NUM_BUFFERS]; /* [B][length] */
-  const void *buffer[NUM_BUFFERS];
+  const void *buffer[NUM_BUFFERS + 2]; /* and two constant tables */
   fx_ex_pool *pool;
 } texts;
 
@@ -198,7 +198,7 @@ static void named_masks(void) {
                                       {100, 37},  {37, 100}, {300, 411}};
   for (int i = 0; i < 7; i++)
     for (int m = 0; m < NUM_MASKS; m++) {
-      texts t;
+      texts t = {0};
       texts_create(&t, shapes[i][0], shapes[i][1]);
       fx_mask_program *program;
       mask_case c = case_of(&t, m, &program);
@@ -210,7 +210,7 @@ static void named_masks(void) {
 
 static void forms(void) {
   for (int m = 0; m < NUM_MASKS; m++) {
-    texts t;
+    texts t = {0};
     texts_create(&t, 333, 333);
     fx_mask_program *program;
     case_of(&t, m, &program);
@@ -231,7 +231,7 @@ static void segments(void) {
   static const int32_t q_base[] = {384, 0, 128}, kv_base[] = {128, 256, 512, 0};
   for (int m = 0; m < NUM_MASKS; m++)
     for (int rank = 0; rank < 3; rank++) {
-      texts t;
+      texts t = {0};
       texts_create(&t, 650, 650);
       fx_mask_program *program;
       mask_case c = case_of(&t, m, &program);
@@ -383,7 +383,7 @@ static void random_limits(void) {
   memset(g_forms, 0, sizeof g_forms);
   for (uint64_t seed = 1; seed <= 1500; seed++) {
     g_random = seed * 104729;
-    texts t;
+    texts t = {0};
     texts_create(&t, 1 + below(260), 1 + below(260));
     char text[4096];
     mask_text(text, sizeof text, 1 + below(3));
