@@ -15,6 +15,7 @@ int fx_cmd_config(int argc, char **argv);
 int fx_cmd_ckpt(int argc, char **argv);
 int fx_cmd_doctor(int argc, char **argv);
 int fx_cmd_bench(int argc, char **argv);
+int fx_cmd_mask(int argc, char **argv);
 
 #ifdef __cplusplus
 }

@@ -71,7 +71,7 @@ _flexion() {
       return
     fi
     case ${COMP_WORDS[1]} in
-      train | config | bench) _flexion_configuration "$binary" "$current" ;;
+      train | config | bench | mask) _flexion_configuration "$binary" "$current" ;;
       generate | ckpt) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     esac
   fi

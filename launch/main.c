@@ -13,6 +13,7 @@ static const struct {
     {"generate", "continue a prompt with the model of a checkpoint", fx_cmd_generate},
     {"config", "show or check a configuration", fx_cmd_config},
     {"ckpt", "inspect, compare or verify checkpoints", fx_cmd_ckpt},
+    {"mask", "what an attention mask looks like and what it costs", fx_cmd_mask},
     {"bench", "time a training step or its matrix products against the machine's bounds", fx_cmd_bench},
     {"doctor", "what this machine offers: processors, libraries, devices", fx_cmd_doctor},
 };

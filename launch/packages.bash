@@ -2,7 +2,7 @@
 # Debian packages, for test.sh and quickstart.sh. Sourced; the caller defines `step TEXT`, which announces what follows.
 
 BUILD_PACKAGES=(cmake ninja-build gcc g++ pkg-config openmpi-bin libopenmpi-dev libhdf5-dev libyaml-dev libcunit1-dev
-  libopenblas-dev libxxhash-dev libjansson-dev)
+  libopenblas-dev libxxhash-dev libjansson-dev libpng-dev)
 OPTIONAL_PACKAGES=(libdnnl-dev) # without oneDNN flexion computes with OpenBLAS
 
 missing_packages() {

@@ -122,6 +122,7 @@ fx_bound fx_bound_make(fx_bounds *bounds, fx_bound_op op, fx_bound a, fx_bound b
   if (a == FX_BOUND_NONE || b == FX_BOUND_NONE) return FX_BOUND_NONE;
   fx_bound_term made = {.op = op, .arg = {a, b, -1}};
   if (!range_of(bounds, &made)) return FX_BOUND_NONE;
+  if (made.lo == made.hi) return fx_bound_const(bounds, made.lo);
   fx_bound known = simpler(bounds, op, a, b);
   if (known != FX_BOUND_NONE) return known;
   bool commutes = op == FX_BOUND_MIN || op == FX_BOUND_MAX_OF || op == FX_BOUND_MUL || op == FX_BOUND_AND ||
@@ -141,8 +142,7 @@ fx_bound fx_bound_select(fx_bounds *bounds, fx_bound condition, fx_bound a, fx_b
                                         .hi = fx_max_i64(x->hi, y->hi)});
 }
 
-/* a + offset, with the offset taken off. */
-static fx_bound base_of(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
+fx_bound fx_bound_base(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
   const fx_bound_term *t = &bounds->term[a];
   bool sum = t->op == FX_BOUND_ADD && bounds->term[t->arg[1]].op == FX_BOUND_CONST;
   *offset = sum ? bounds->term[t->arg[1]].value : 0;
@@ -153,7 +153,7 @@ static fx_bound base_of(const fx_bounds *bounds, fx_bound a, int64_t *offset) {
 fx_bound fx_bound_less(fx_bounds *bounds, fx_bound a, fx_bound b) {
   if (a == FX_BOUND_NONE || b == FX_BOUND_NONE) return FX_BOUND_NONE;
   int64_t x_offset, y_offset;
-  fx_bound x = base_of(bounds, a, &x_offset), y = base_of(bounds, b, &y_offset);
+  fx_bound x = fx_bound_base(bounds, a, &x_offset), y = fx_bound_base(bounds, b, &y_offset);
   const fx_bound_term *t = &bounds->term[x], *u = &bounds->term[y];
   int64_t k = y_offset - x_offset;
   if (t->op == FX_BOUND_CONST) { /* c < y */

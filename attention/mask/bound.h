@@ -67,6 +67,9 @@ static inline fx_bound fx_bound_plus(fx_bounds *bounds, fx_bound a, int64_t valu
   return fx_bound_make(bounds, FX_BOUND_ADD, a, fx_bound_const(bounds, value));
 }
 
+/* a = base + *offset, with the constant taken off. */
+fx_bound fx_bound_base(const fx_bounds *bounds, fx_bound a, int64_t *offset);
+
 /* ---- evaluation ---- */
 
 /* Terms that outputs use, ready to run; immutable. */

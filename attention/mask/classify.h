@@ -3,8 +3,8 @@
  *
  * For each block of rows a walk over a pyramid of key ranges (16 tiles, 256 tiles, ...), 16 siblings at a
  * time by interval arithmetic: what the intervals decide is done, the rest goes down. A tile that they leave
- * open is partial as soon as one pair is known to be visible and another hidden (its corners, a row and a
- * column through its middle); else its parts are asked by intervals, and the last ones pair by pair.
+ * open is partial as soon as one pair is known to be visible and another hidden: its corners are tried, then
+ * its 16 cells by intervals, a few pairs of open cells, and at last all pairs of the open pieces of cells.
  *
  * Must not know: limits, transposed lists, how many samples there are. */
 #ifndef FX_ATTENTION_MASK_CLASSIFY_H

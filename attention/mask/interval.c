@@ -12,6 +12,7 @@
 
 typedef struct instr {
   uint8_t op, type, arg_type, num_args; /* arg_type: of the first argument, of a branch for SELECT */
+  bool plain;                           /* cannot wrap anywhere: the ends need not be brought back */
   int32_t arg[3];                       /* registers */
   int32_t index;
   fx_ex_value value;
@@ -97,6 +98,18 @@ static void find_domain(fx_interval_code *code, const fx_ex_pool *pool, void *me
     code->domain[i] = (fx_interval){*fx_interval_own(&run, i, 0), *fx_interval_own(&run, i, 1)};
 }
 
+/* Marks what cannot wrap, from the ranges of the arguments. */
+static void find_plain(fx_interval_code *code) {
+  for (int32_t i = 0; i < code->count; i++) {
+    instr *in = &code->code[i];
+    if (in->type != FX_EX_INT || in->arg_type != FX_EX_INT) continue;
+    fx_interval a = code->domain[in->arg[0]], b = code->domain[in->arg[1]];
+    if (in->op == FX_EX_ADD) in->plain = a.lo.i + b.lo.i >= INT32_MIN && a.hi.i + b.hi.i <= INT32_MAX;
+    if (in->op == FX_EX_SUB) in->plain = a.lo.i - b.hi.i >= INT32_MIN && a.hi.i - b.lo.i <= INT32_MAX;
+    if (in->op == FX_EX_ABS) in->plain = a.lo.i > INT32_MIN;
+  }
+}
+
 fx_status fx_interval_create(const fx_ex_pool *pool, fx_ex root, fx_interval_code **code) {
   size_t nodes = (size_t)root + 1;
   bool *needed = fx_ex_reachable(pool, &root, 1);
@@ -126,6 +139,7 @@ fx_status fx_interval_create(const fx_ex_pool *pool, fx_ex root, fx_interval_cod
   find_live(made);
   FX_TRY_GOTO(fx_alloc_aligned(&memory, fx_interval_bytes(made)), free_made);
   find_domain(made, pool, memory);
+  find_plain(made);
   free(memory);
   free(needed);
   *code = made;
@@ -173,7 +187,8 @@ void fx_interval_bind(fx_interval_run *run, const fx_interval_code *code, const 
 
 /* Of one lane: the range of the last index where all others are single values, else the whole buffer. */
 static void load_lane(const fx_interval_run *run, const instr *in, int k, fx_lanes_out to) {
-  int64_t first[3], last[3], at = 0;
+  int64_t first[3] = {0}, last[3] = {0}, at = 0;
+  FX_ASSERT(in->num_args >= 1);
   bool single = true;
   for (int i = 0; i < in->num_args; i++) {
     int64_t lo = run->read[in->arg[i]][0][k].i, hi = run->read[in->arg[i]][1][k].i, most = in->dim[i] - 1;
@@ -198,13 +213,19 @@ FX_INLINE void eval_int(const instr *in, fx_lanes_out to, fx_lanes_in a, fx_lane
     FX_EACH fx_lane_store(to, k, -a.hi[k].i, -a.lo[k].i);
     break;
   case FX_EX_ABS:
-    fx_lanes_abs(to, a);
+    fx_lanes_abs(to, a, in->plain);
     break;
   case FX_EX_ADD:
-    FX_EACH fx_lane_store(to, k, a.lo[k].i + b.lo[k].i, a.hi[k].i + b.hi[k].i);
+    if (in->plain)
+      FX_EACH to.lo[k].i = a.lo[k].i + b.lo[k].i, to.hi[k].i = a.hi[k].i + b.hi[k].i;
+    else
+      FX_EACH fx_lane_store(to, k, a.lo[k].i + b.lo[k].i, a.hi[k].i + b.hi[k].i);
     break;
   case FX_EX_SUB:
-    FX_EACH fx_lane_store(to, k, a.lo[k].i - b.hi[k].i, a.hi[k].i - b.lo[k].i);
+    if (in->plain)
+      FX_EACH to.lo[k].i = a.lo[k].i - b.hi[k].i, to.hi[k].i = a.hi[k].i - b.lo[k].i;
+    else
+      FX_EACH fx_lane_store(to, k, a.lo[k].i - b.hi[k].i, a.hi[k].i - b.lo[k].i);
     break;
   case FX_EX_MUL:
     fx_lanes_mul(to, a, b);
@@ -304,7 +325,7 @@ FX_INLINE void eval_float(const instr *in, fx_lanes_out to, fx_lanes_in a, fx_la
 }
 
 FX_INLINE void eval_select(const instr *in, fx_lanes_out to, fx_lanes_in c, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     bool first = c.lo[k].i == 1, second = c.hi[k].i == 0;
     if (in->arg_type == FX_EX_FLOAT) {
       double lo = fmin(a.lo[k].f, b.lo[k].f), hi = fmax(a.hi[k].f, b.hi[k].f);
@@ -327,7 +348,7 @@ static void eval_leaf(const fx_interval_run *run, const instr *in, fx_lanes_out 
   else
     value.i = in->value.i;
   bool nan = in->type == FX_EX_FLOAT && value.f != value.f;
-  FX_EACH {
+  FX_EACH_SCALAR {
     to.lo[k] = to.hi[k] = value;
     if (nan) to.lo[k].f = -INFINITY, to.hi[k].f = INFINITY;
   }
@@ -347,7 +368,7 @@ FX_INTERVAL_CLONES static void eval(const fx_interval_run *run, int32_t begin, i
       eval_leaf(run, in, to);
       break;
     case FX_EX_LOAD:
-      FX_EACH load_lane(run, in, k, to);
+      FX_EACH_SCALAR load_lane(run, in, k, to);
       break;
     case FX_EX_SELECT:
       eval_select(in, to, arg[0], arg[1], arg[2]);

@@ -26,7 +26,9 @@ typedef struct fx_lanes_out {
   fx_interval_end *lo, *hi;
 } fx_lanes_out;
 
-#define FX_EACH for (int k = 0; k < FX_INTERVAL_LANES; k++)
+/* Results never overlap operands. */
+#define FX_EACH _Pragma("omp simd") for (int k = 0; k < FX_INTERVAL_LANES; k++)
+#define FX_EACH_SCALAR for (int k = 0; k < FX_INTERVAL_LANES; k++)
 
 FX_INLINE int64_t fx_lane_min(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -83,7 +85,7 @@ FX_INLINE void fx_lanes_mod_by(fx_lanes_out to, fx_lanes_in a, int64_t c) {
 
 /* Any divisors; scalar. */
 FX_INLINE void fx_lanes_div(fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     if (b.lo[k].i <= 0) {
       to.lo[k].i = INT32_MIN, to.hi[k].i = INT32_MAX;
       continue;
@@ -94,7 +96,7 @@ FX_INLINE void fx_lanes_div(fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
   }
 }
 FX_INLINE void fx_lanes_mod(fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     bool below = a.lo[k].i >= 0 && a.hi[k].i < b.lo[k].i; /* the remainder is a itself */
     int64_t lo = b.lo[k].i < 0 ? b.lo[k].i + 1 : 0, hi = b.hi[k].i > 0 ? b.hi[k].i - 1 : 0;
     to.lo[k].i = below ? a.lo[k].i : lo < 0 ? lo : 0;
@@ -109,7 +111,7 @@ FX_INLINE int64_t fx_lane_ones(int64_t x) {
 }
 
 FX_INLINE void fx_lanes_bits(fx_ex_op op, fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     int64_t al = a.lo[k].i, ah = a.hi[k].i, bl = b.lo[k].i, bh = b.hi[k].i, lo = INT32_MIN, hi = INT32_MAX;
     if (al == ah && bl == bh) {
       lo = hi = op == FX_EX_BIT_AND ? (al & bl) : op == FX_EX_BIT_OR ? (al | bl) : (al ^ bl);
@@ -141,7 +143,15 @@ FX_INLINE void fx_lanes_shift(bool left, fx_lanes_out to, fx_lanes_in a, fx_lane
   }
 }
 
-FX_INLINE void fx_lanes_abs(fx_lanes_out to, fx_lanes_in a) {
+FX_INLINE void fx_lanes_abs(fx_lanes_out to, fx_lanes_in a, bool plain) {
+  if (plain) {
+    FX_EACH {
+      int64_t al = a.lo[k].i, ah = a.hi[k].i;
+      to.lo[k].i = fx_lane_max(fx_lane_max(al, -ah), 0);
+      to.hi[k].i = fx_lane_max(-al, ah);
+    }
+    return;
+  }
   FX_EACH {
     int64_t al = a.lo[k].i, ah = a.hi[k].i;
     fx_lane_store(to, k, al > 0 ? al : ah < 0 ? -ah : 0, fx_lane_max(-al, ah));
@@ -167,7 +177,7 @@ FX_INLINE void fx_lane_store_four(fx_lanes_out to, int k, double p, double q, do
 }
 
 FX_INLINE void fx_lanes_float_arith(fx_ex_op op, fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     double al = a.lo[k].f, ah = a.hi[k].f, bl = b.lo[k].f, bh = b.hi[k].f;
     if (fx_lane_any(al, ah) || fx_lane_any(bl, bh)) {
       to.lo[k].f = -INFINITY, to.hi[k].f = INFINITY;
@@ -202,7 +212,7 @@ FX_INLINE void fx_lane_widen(fx_lanes_out to, int k, double lo, double hi, doubl
 }
 
 FX_INLINE void fx_lanes_float_function(fx_ex_op op, fx_lanes_out to, fx_lanes_in a) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     double lo = a.lo[k].f, hi = a.hi[k].f;
     bool any = fx_lane_any(lo, hi);
     to.lo[k].f = -INFINITY, to.hi[k].f = INFINITY;
@@ -228,7 +238,7 @@ FX_INLINE void fx_lanes_float_function(fx_ex_op op, fx_lanes_out to, fx_lanes_in
 
 /* Comparisons of floats: undecided where an operand may be NaN. */
 FX_INLINE void fx_lanes_float_compare(fx_ex_op op, fx_lanes_out to, fx_lanes_in a, fx_lanes_in b) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     double al = a.lo[k].f, ah = a.hi[k].f, bl = b.lo[k].f, bh = b.hi[k].f;
     bool any = fx_lane_any(al, ah) || fx_lane_any(bl, bh);
     bool same = al == ah && bl == bh && al == bl, meet = al <= bh && bl <= ah;
@@ -240,7 +250,7 @@ FX_INLINE void fx_lanes_float_compare(fx_ex_op op, fx_lanes_out to, fx_lanes_in 
 }
 
 FX_INLINE void fx_lanes_to_int(fx_lanes_out to, fx_lanes_in a) {
-  FX_EACH {
+  FX_EACH_SCALAR {
     double lo = a.lo[k].f, hi = a.hi[k].f;
     bool any = fx_lane_any(lo, hi);
     to.lo[k].i = any || lo <= -2147483648.0 ? INT32_MIN : lo >= 2147483647.0 ? INT32_MAX : (int64_t)lo;

@@ -103,6 +103,10 @@ static fx_status recognise(fx_mask_program *program, fx_bounds *bounds, fx_ex ma
   const fx_ex_ranges *ranges = fx_ex_pool_ranges(program->pool);
   fx_symbolic found;
   if (!fx_symbolic_limits(bounds, mask, &found)) return FX_OK;
+  if (found.count == 1 && bounds->term[found.lo[0]].hi <= 0 && bounds->term[found.hi[0]].lo >= ranges->T_kv) {
+    program->facts.form = FX_MASK_FORM_NONE;
+    return FX_OK;
+  }
   fx_bound output[2 * MAX_SLOTS];
   for (int k = 0; k < found.count; k++) output[2 * k] = found.lo[k], output[2 * k + 1] = found.hi[k];
   FX_TRY(fx_bound_code_create(bounds, output, 2 * found.count, &program->bounds));
@@ -111,7 +115,11 @@ static fx_status recognise(fx_mask_program *program, fx_bounds *bounds, fx_ex ma
   int64_t rows = (int64_t)ranges->T * (program->facts.per_head ? ranges->H : 1);
   if (most > FX_LIMITS_MAX_R && rows <= FX_MASK_MAX_TRIED && is_static(program, mask, needed))
     FX_TRY(try_rows(program, &most));
-  if (most > FX_LIMITS_MAX_R) return FX_OK;
+  if (most > FX_LIMITS_MAX_R) {
+    fx_bound_code_destroy(program->bounds);
+    program->bounds = NULL;
+    return FX_OK;
+  }
   program->facts.form = FX_MASK_FORM_LIMITS;
   program->facts.R = most > 1 ? most : 1;
   return FX_OK;
@@ -281,9 +289,10 @@ static void build_list(const fx_mask_program *program, const fx_mask_batch *batc
   int32_t *q = scratch;
   void *rest = (char *)scratch + rows_bytes();
   fx_bound_begin(program->bounds, rest);
+  FX_ASSERT(limits->R == program->facts.R && limits->R >= 1 && limits->R <= FX_LIMITS_MAX_R);
   for (int32_t first = 0; first < limits->Tpad; first += LANES) {
     int n = (int)fx_min_i64(LANES, limits->T - first), padded = (int)fx_min_i64(LANES, limits->Tpad - first);
-    int32_t *lo[FX_LIMITS_MAX_R], *hi[FX_LIMITS_MAX_R];
+    int32_t *lo[FX_LIMITS_MAX_R] = {NULL}, *hi[FX_LIMITS_MAX_R] = {NULL};
     for (int32_t k = 0; k < limits->R; k++) {
       int64_t at = fx_limits_at(limits, k, b, h) + first;
       lo[k] = limits->lo + at, hi[k] = limits->hi + at;
@@ -291,7 +300,7 @@ static void build_list(const fx_mask_program *program, const fx_mask_batch *batc
     }
     if (n <= 0) continue;
     for (int i = 0; i < n; i++) q[i] = fx_position(&batch->q, first + i);
-    const int64_t *ends[2 * MAX_SLOTS];
+    const int64_t *ends[2 * MAX_SLOTS] = {NULL};
     fx_bound_run(program->bounds, &inputs, batch->first_head + h, n, q, rest, ends);
     if (program->slots == 1)
       store_one(n, limits->T_kv, ends[0], ends[1], lo[0], hi[0]);
