@@ -53,6 +53,7 @@ typedef struct fx_trainer {
   fx_saver saver;
   char *resumed_from; /* path of the step that this run started from, or NULL */
   bool saved_since_start, stopped;
+  bool failed_together; /* the failure is a save's, which every rank has learnt */
   double tokens, seconds, last_loss, last_valid_loss;
 } fx_trainer;
 

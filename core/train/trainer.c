@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building a run and driving it. Set-up is collective and its errors are agreed, so that a rank with a
- * missing file takes all ranks down with one sentence. In the loop a failing rank returns at once: its peers
- * may sit in a collective, and launch ends the job. */
+ * missing file takes all ranks down with one sentence. So are saves. Elsewhere in the loop a failing rank
+ * returns at once: its peers may sit in a collective, and launch ends the job. */
 #include "core/train/trainer.h"
 
 #include <math.h>
@@ -431,7 +431,7 @@ fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *
   report->agreed = true;
   if (status == FX_OK) {
     status = loop(&run);
-    report->agreed = status == FX_ERR_DIVERGED;
+    report->agreed = status == FX_ERR_DIVERGED || run.failed_together;
     if (status == FX_ERR_DIVERGED) discredit_checkpoint(&run);
   }
   if (run.stepper) {
