@@ -20,13 +20,16 @@ enum { FX_BENCH_OPS = 40 };
 typedef struct fx_bench_op {
   const char *name;
   int calls;
-  double ms, gflop, gbyte; /* of one step */
+  double ms, best_ms;  /* mean over the steps; the fastest, for a machine that others share */
+  double step_ms;      /* while summing: of the step at hand */
+  double gflop, gbyte; /* of one step */
 } fx_bench_op;
 
 typedef struct fx_bench_step_report {
   int64_t params, tokens; /* parameters; tokens a step */
   int steps, threads;
   double step_ms; /* median over `steps` */
+  double best_step_ms;
   double tokens_per_s;
   double kernel_ms;        /* median of the summed kernel times of a step */
   double dispatch_percent; /* what replay adds: median of (step - kernels) / step * 100 */

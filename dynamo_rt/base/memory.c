@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 4 * HUGE_PAGE };
 
 fx_status fx_calloc(void *out, size_t count, size_t size) {
   void *memory = calloc(count ? count : 1, size ? size : 1);
@@ -14,10 +17,17 @@ fx_status fx_calloc(void *out, size_t count, size_t size) {
 }
 
 fx_status fx_alloc_aligned(void *out, size_t bytes) {
-  void *memory = aligned_alloc(FX_ALIGN, fx_align_up(bytes ? bytes : 1, FX_ALIGN));
+  const size_t alignment = bytes >= HUGE_FROM ? HUGE_PAGE : FX_ALIGN;
+  void *memory = aligned_alloc(alignment, fx_align_up(bytes ? bytes : 1, FX_ALIGN));
   if (!memory)
     return fx_error(FX_ERR_MEMORY, "out of host memory for %.1f MiB; use a smaller model or micro_batch_size",
                     (double)bytes / 1048576.0);
+#ifdef MADV_HUGEPAGE
+  /* Hardware prefetchers stop at the end of a page: passes over weights and moments run a sixth to a third
+   * faster on huge pages (tests/bench/RESULTS.md). Only whole ones, so that nothing beyond `bytes` becomes
+   * resident. A kernel without them says no, and nothing is lost. */
+  if (bytes >= HUGE_FROM) madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#endif
   memcpy(out, &memory, sizeof memory);
   return FX_OK;
 }

@@ -30,7 +30,8 @@ static inline int64_t fx_max_i64(int64_t a, int64_t b) {
 
 /* Zeroed array of count elements in *out (a pointer to a pointer); released with free(). */
 fx_status fx_calloc(void *out, size_t count, size_t size);
-/* Uninitialised, 64-byte aligned, size rounded up to 64; released with free(). */
+/* Uninitialised, 64-byte aligned, size rounded up to 64; large ones on huge pages where the kernel has them;
+ * released with free(). */
 fx_status fx_alloc_aligned(void *out, size_t bytes);
 /* Grows *array (element size `size`) so that it holds at least `need` elements; new elements are zero.
  * *capacity is updated. Contents move: keep indices, not pointers. */

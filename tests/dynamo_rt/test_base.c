@@ -81,6 +81,13 @@ static void growable_arrays(void) {
   CHECK_OK(fx_alloc_aligned(&aligned, 1));
   CHECK_INT((uintptr_t)aligned % FX_ALIGN, 0);
   free(aligned);
+  /* a large one is whole to its last byte and starts where a huge page may */
+  const size_t large = (9u << 20) + 5;
+  CHECK_OK(fx_alloc_aligned(&aligned, large));
+  CHECK_INT((uintptr_t)aligned % (2u << 20), 0);
+  memset(aligned, 7, large);
+  CHECK_INT(((char *)aligned)[large - 1], 7);
+  free(aligned);
 }
 
 static const fx_test tests[] = {{"philox equals published vectors", philox_known_answers},

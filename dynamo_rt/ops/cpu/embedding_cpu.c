@@ -53,11 +53,13 @@ fx_status fx_embedding_grad_cpu(const fx_kernel_args *args) {
 
 /* ---- head with cross-entropy ---- */
 
-enum { LOGITS_BYTES = 48 << 20, MIN_CHUNK = 64 };
+enum { LOGITS_BYTES = 64 << 20, MIN_CHUNK = 64 };
 
+/* Each chunk reads the head twice and, after the first, adds to its whole gradient: chunks of equal size, as
+ * few as fit. (250 rows and 6 rows of GPT-2's vocabulary would read 600 MB for the 6.) */
 static int64_t chunk_rows(int64_t rows, int64_t vocab) {
-  int64_t fit = LOGITS_BYTES / ((int64_t)sizeof(float) * vocab);
-  return fx_min_i64(rows, fx_max_i64(MIN_CHUNK, fit));
+  int64_t fit = fx_max_i64(MIN_CHUNK, LOGITS_BYTES / ((int64_t)sizeof(float) * vocab));
+  return fx_max_i64(1, fx_ceil_div(rows, fx_max_i64(1, fx_ceil_div(rows, fit))));
 }
 
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
