@@ -8,33 +8,96 @@
 #include "dynamo_rt/ops/elementwise.h"
 
 /* Input order shared by the ops below. */
-enum { Q, K, V, LIMITS, RUNS, KV_BASE, NUM_COMMON };
+enum {
+  Q,
+  K,
+  V,
+  LIMITS,
+  RUNS,
+  Q_BASE,
+  KV_BASE,
+  BUFFERS,
+  SINKS,
+  TABLE,
+  NUM_COMMON = TABLE + FX_VARIANT_MAX_TABLES
+};
+
+fx_attention_inputs fx_attention_no_inputs(void) {
+  fx_attention_inputs none = {FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, {0}};
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) none.table[t] = FX_NONE;
+  return none;
+}
+
+/* Fills in[NUM_COMMON]. */
+static void common_inputs(fx_value q, fx_value k, fx_value v, const fx_attention_inputs *inputs,
+                          bool backward, fx_value *in) {
+  in[Q] = q, in[K] = k, in[V] = v;
+  in[LIMITS] = inputs->limits;
+  in[RUNS] = backward ? inputs->runs_backward : inputs->runs;
+  in[Q_BASE] = inputs->q_base, in[KV_BASE] = inputs->kv_base;
+  in[BUFFERS] = inputs->buffers, in[SINKS] = inputs->sinks;
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[TABLE + t] = inputs->table[t];
+}
+
+static bool is_floats(const fx_type *type, int64_t count) {
+  return type->dtype == FX_F32 && fx_type_numel(type) == count;
+}
 
 static fx_status check_views(const fx_type *const *in) {
   char q[96], k[96], v[96];
   const fx_type *a = in[Q], *b = in[K], *c = in[V];
   bool fits = a->ndim == 4 && b->ndim == 4 && fx_type_same_shape(b, c) && a->dim[0] == b->dim[0] &&
               a->dim[3] == b->dim[3] && b->dim[2] > 0 && a->dim[2] % b->dim[2] == 0 && a->stride[3] == 1 &&
-              b->stride[3] == 1 && c->stride[3] == 1 && a->dtype == FX_F32 && b->dtype == FX_F32 &&
-              c->dtype == FX_F32;
+              b->stride[3] == 1 && c->stride[3] == 1 && (a->dtype == FX_F32 || a->dtype == FX_BF16) &&
+              b->dtype == a->dtype && c->dtype == a->dtype;
   if (!fits)
     return fx_error(FX_ERR_SHAPE, "q %s, k %s, v %s are no attention inputs", fx_type_text(a, q, sizeof q),
                     fx_type_text(b, k, sizeof k), fx_type_text(c, v, sizeof v));
   return FX_OK;
 }
 
-static fx_status check_mask(const fx_type *const *in, const fx_attention_attr *attr) {
-  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]);
-  if (in[LIMITS] &&
-      (attr->R < 1 || (attr->Bm != 1 && attr->Bm != in[Q]->dim[0]) ||
-       fx_type_numel(in[LIMITS]) != 2 * attr->R * attr->Bm * Tpad || in[LIMITS]->dtype != FX_I32))
-    return fx_error(FX_ERR_SHAPE, "limits must be int32 [2, R, Bm, %lld] with Bm 1 or B", (long long)Tpad);
-  if (in[RUNS] && !in[LIMITS])
-    return fx_error(FX_ERR_SHAPE, "runs come without the limits they were built from");
-  if (in[KV_BASE] &&
-      (in[KV_BASE]->dtype != FX_I32 || fx_type_numel(in[KV_BASE]) != (in[K]->dim[1] + 127) / 128))
-    return fx_error(FX_ERR_SHAPE, "kv_base must be int32 with one entry a block of 128 keys");
+static fx_status check_base(const fx_type *base, const char *name, int64_t T) {
+  if (base && (base->dtype != FX_I32 || fx_type_numel(base) != (T + 127) / 128))
+    return fx_error(FX_ERR_SHAPE, "%s must be int32 with one entry a block of 128 positions", name);
   return FX_OK;
+}
+
+static fx_status check_mask(const fx_type *const *in, const fx_attention_attr *attr) {
+  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0], H = in[Q]->dim[2];
+  bool lists = (attr->Bm == 1 || attr->Bm == B) && (attr->Hm == 1 || attr->Hm == H);
+  if (in[LIMITS] && (attr->R < 1 || !lists ||
+                     fx_type_numel(in[LIMITS]) != 2 * (int64_t)attr->R * attr->Bm * attr->Hm * Tpad ||
+                     in[LIMITS]->dtype != FX_I32))
+    return fx_error(FX_ERR_SHAPE, "limits must be int32 [2, R, Bm, Hm, %lld] with Bm 1 or B, Hm 1 or H",
+                    (long long)Tpad);
+  if (attr->ask_mask && (!attr->flex || attr->flex->variant->mask == FX_EX_NONE))
+    return fx_error(FX_ERR_SHAPE, "a mask is to be asked of a variant that has none");
+  if (in[RUNS] && !in[LIMITS] && !attr->ask_mask)
+    return fx_error(FX_ERR_SHAPE, "runs come without the limits or the variant that they were built from");
+  FX_TRY(check_base(in[Q_BASE], "q_base", in[Q]->dim[1]));
+  return check_base(in[KV_BASE], "kv_base", in[K]->dim[1]);
+}
+
+static fx_status check_variant(const fx_type *const *in, const fx_attention_attr *attr) {
+  const fx_flex_variant *flex = attr->flex;
+  if (in[SINKS] && !is_floats(in[SINKS], in[Q]->dim[2]))
+    return fx_error(FX_ERR_SHAPE, "sinks must be float32 [%lld], one a query head", (long long)in[Q]->dim[2]);
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) {
+    bool wanted = t < fx_flex_num_tables(flex);
+    if (wanted != (in[TABLE + t] != NULL) ||
+        (wanted && !is_floats(in[TABLE + t], fx_flex_table_floats(flex, t))))
+      return fx_error(FX_ERR_SHAPE, "the variant's learnable table %d and the op's input do not fit", t);
+  }
+  int64_t words = flex ? fx_flex_blob_words(flex, in[Q]->dim[0]) : 0;
+  if (words > 0 && (!in[BUFFERS] || in[BUFFERS]->dtype != FX_I32 || fx_type_numel(in[BUFFERS]) < words))
+    return fx_error(FX_ERR_SHAPE, "the variant's buffers must be int32 [%lld]", (long long)words);
+  return FX_OK;
+}
+
+static fx_status check_inputs(const fx_type *const *in, const fx_attention_attr *attr) {
+  FX_TRY(check_views(in));
+  FX_TRY(check_mask(in, attr));
+  return check_variant(in, attr);
 }
 
 static fx_type contiguous(const fx_type *type) {
@@ -56,11 +119,14 @@ static fx_cost attention_cost(const fx_type *q, const fx_type *k, double product
 enum { GRAD_OUT = NUM_COMMON, GRAD_LSE, GRAD_DOUT, GRAD_DLSE, NUM_GRAD };
 
 static fx_status grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  FX_TRY(check_views(in));
-  FX_TRY(check_mask(in, attr));
+  FX_TRY(check_inputs(in, attr));
   if (!fx_type_same_shape(in[GRAD_OUT], in[Q]) || !fx_type_same_shape(in[GRAD_DOUT], in[Q]))
     return fx_error(FX_ERR_SHAPE, "out or its gradient is not shaped as q");
   for (int i = 0; i < 3; i++) out[i] = contiguous(in[i]);
+  for (int i = 3; i < FX_ATTENTION_GRADS; i++) { /* unused ones are never stored */
+    const fx_type *of = in[SINKS + i - 3];
+    out[i] = of ? *of : fx_type_1d(FX_F32, 1);
+  }
   return FX_OK;
 }
 
@@ -73,9 +139,10 @@ static const fx_op g_flex_attention_grad = {
     .name = "flex_attention_grad",
     .min_in = 3,
     .max_in = NUM_GRAD,
-    .num_out = 3,
+    .num_out = FX_ATTENTION_GRADS,
     .attr_bytes = sizeof(fx_attention_attr),
     .strided_out = 7,
+    .optional_out = 0xf8, /* sinks and tables */
     .infer = grad_infer,
     .cost = grad_cost,
     .workspace = fx_flex_attention_grad_workspace_cpu,
@@ -83,11 +150,14 @@ static const fx_op g_flex_attention_grad = {
 };
 
 void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out, fx_value lse,
-                            fx_value dout, fx_value dlse, fx_attention_mask mask, fx_attention_attr attr,
-                            fx_value grads[3]) {
-  fx_graph_record(graph, &g_flex_attention_grad, &attr,
-                  (fx_value[]){q, k, v, mask.limits, mask.runs_backward, mask.kv_base, out, lse, dout, dlse},
-                  grads);
+                            fx_value dout, fx_value dlse, const fx_attention_inputs *inputs,
+                            fx_attention_attr attr, fx_value grads[FX_ATTENTION_GRADS]) {
+  fx_value in[NUM_GRAD];
+  common_inputs(q, k, v, inputs, true, in);
+  in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[GRAD_DLSE] = dlse;
+  fx_graph_record(graph, &g_flex_attention_grad, &attr, in, grads);
+  for (int i = 3; i < FX_ATTENTION_GRADS; i++)
+    if (in[SINKS + i - 3] == FX_NONE) grads[i] = FX_NONE;
 }
 
 /* ---- forward ---- */
@@ -95,8 +165,7 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
 enum { RUNS_BACKWARD = NUM_COMMON, NUM_FORWARD };
 
 static fx_status forward_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  FX_TRY(check_views(in));
-  FX_TRY(check_mask(in, attr));
+  FX_TRY(check_inputs(in, attr));
   out[0] = contiguous(in[Q]);
   out[1] = lse_type(in[Q]);
   return FX_OK;
@@ -104,11 +173,19 @@ static fx_status forward_infer(const fx_type *const *in, const void *attr, fx_ty
 
 static fx_status forward_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
   const fx_value *in = node->in;
-  fx_attention_mask mask = {in[LIMITS], in[RUNS], in[RUNS_BACKWARD], in[KV_BASE]};
-  fx_value dy = dout[0];
+  fx_attention_inputs inputs = {.limits = in[LIMITS],
+                                .runs_backward = in[RUNS_BACKWARD],
+                                .q_base = in[Q_BASE],
+                                .kv_base = in[KV_BASE],
+                                .buffers = in[BUFFERS],
+                                .sinks = in[SINKS]};
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[TABLE + t];
+  fx_value dy = dout[0], grads[FX_ATTENTION_GRADS];
   if (dy == FX_NONE) dy = fx_fill(graph, *fx_graph_type(graph, node->out[0]), 0.0f); /* only lse was used */
-  fx_flex_attention_grad(graph, in[Q], in[K], in[V], node->out[0], node->out[1], dy, dout[1], mask,
-                         *(const fx_attention_attr *)node->attr, din);
+  fx_flex_attention_grad(graph, in[Q], in[K], in[V], node->out[0], node->out[1], dy, dout[1], &inputs,
+                         *(const fx_attention_attr *)node->attr, grads);
+  for (int i = 0; i < 3; i++) din[i] = grads[i];
+  for (int i = 3; i < FX_ATTENTION_GRADS; i++) din[SINKS + i - 3] = grads[i];
   return fx_graph_status(graph);
 }
 
@@ -130,11 +207,12 @@ static const fx_op g_flex_attention = {
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_cpu},
 };
 
-fx_value fx_flex_attention(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_attention_mask mask,
-                           fx_attention_attr attr, fx_value *lse) {
-  fx_value out[2];
-  fx_graph_record(graph, &g_flex_attention, &attr,
-                  (fx_value[]){q, k, v, mask.limits, mask.runs, mask.kv_base, mask.runs_backward}, out);
+fx_value fx_flex_attention(fx_graph *graph, fx_value q, fx_value k, fx_value v,
+                           const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse) {
+  fx_value in[NUM_FORWARD], out[2];
+  common_inputs(q, k, v, inputs, false, in);
+  in[RUNS_BACKWARD] = inputs->runs_backward;
+  fx_graph_record(graph, &g_flex_attention, &attr, in, out);
   if (lse) *lse = out[1];
   return out[0];
 }
@@ -145,7 +223,7 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
   fx_attention_running state = {FX_NONE, FX_NONE, FX_NONE};
   if (fx_graph_status(graph) != FX_OK) return state;
   fx_type type = *fx_graph_type(graph, q);
-  state.o = fx_fill(graph, contiguous(&type), 0.0f);
+  state.o = fx_fill(graph, fx_type_of(FX_F32, type.ndim, type.dim), 0.0f);
   state.m = fx_fill(graph, lse_type(&type), 0.0f);
   state.l = fx_fill(graph, lse_type(&type), 1.0f); /* apart from m: equal fills would be merged */
   return state;
@@ -154,11 +232,10 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
 enum { STATE_O = NUM_COMMON, STATE_M, STATE_L, NUM_PARTIAL };
 
 static fx_status partial_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  FX_TRY(check_views(in));
-  FX_TRY(check_mask(in, &((const fx_attention_partial_attr *)attr)->attention));
+  FX_TRY(check_inputs(in, &((const fx_attention_partial_attr *)attr)->attention));
   fx_type rows = lse_type(in[Q]);
-  if (!fx_type_same_shape(in[STATE_O], in[Q]) || !fx_type_equal(in[STATE_M], &rows) ||
-      !fx_type_equal(in[STATE_L], &rows))
+  if (!fx_type_same_shape(in[STATE_O], in[Q]) || in[STATE_O]->dtype != FX_F32 ||
+      !fx_type_equal(in[STATE_M], &rows) || !fx_type_equal(in[STATE_L], &rows))
     return fx_error(FX_ERR_SHAPE, "the running state does not fit q");
   for (int i = 0; i < 3; i++) out[i] = *in[STATE_O + i];
   return FX_OK;
@@ -178,22 +255,29 @@ static const fx_op g_flex_attention_partial = {
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_partial_cpu},
 };
 
-void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_attention_mask mask,
-                               fx_attention_attr attr, bool first, fx_attention_running *state) {
+void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value v,
+                               const fx_attention_inputs *inputs, fx_attention_attr attr, bool first,
+                               fx_attention_running *state) {
   fx_attention_partial_attr full;
-  fx_value out[3];
+  fx_value in[NUM_PARTIAL], out[3];
   memset(&full, 0, sizeof full);
   full.attention = attr;
   full.first = first;
-  fx_graph_record(graph, &g_flex_attention_partial, &full,
-                  (fx_value[]){q, k, v, mask.limits, mask.runs, mask.kv_base, state->o, state->m, state->l},
-                  out);
+  common_inputs(q, k, v, inputs, false, in);
+  in[SINKS] = FX_NONE; /* they join once, after the last chunk */
+  in[STATE_O] = state->o, in[STATE_M] = state->m, in[STATE_L] = state->l;
+  fx_graph_record(graph, &g_flex_attention_partial, &full, in, out);
   *state = (fx_attention_running){out[0], out[1], out[2]};
 }
 
+typedef struct finish_attr {
+  int32_t dtype;
+} finish_attr;
+
 static fx_status finish_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  (void)attr;
-  out[0] = contiguous(in[0]);
+  if (in[3] && !is_floats(in[3], in[0]->dim[2]))
+    return fx_error(FX_ERR_SHAPE, "sinks must be float32 [%lld], one a query head", (long long)in[0]->dim[2]);
+  out[0] = fx_type_of((fx_dtype)((const finish_attr *)attr)->dtype, in[0]->ndim, in[0]->dim);
   out[1] = *in[1];
   return FX_OK;
 }
@@ -201,15 +285,18 @@ static fx_status finish_infer(const fx_type *const *in, const void *attr, fx_typ
 static const fx_op g_flex_attention_finish = {
     .name = "flex_attention_finish",
     .min_in = 3,
-    .max_in = 3,
+    .max_in = 4,
     .num_out = 2,
+    .attr_bytes = sizeof(finish_attr),
     .infer = finish_infer,
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_finish_cpu},
 };
 
-fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, fx_value *lse) {
+fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, fx_value sinks, fx_dtype dtype,
+                                  fx_value *lse) {
   fx_value out[2];
-  fx_graph_record(graph, &g_flex_attention_finish, NULL, (fx_value[]){state.o, state.m, state.l}, out);
+  fx_graph_record(graph, &g_flex_attention_finish, &(finish_attr){(int32_t)dtype},
+                  (fx_value[]){state.o, state.m, state.l, sinks}, out);
   if (lse) *lse = out[1];
   return out[0];
 }

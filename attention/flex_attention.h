@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The op flex_attention: softmax(scale q k^T + mask) v with the mask as data.
+/* The op flex_attention: softmax(f(scale q k^T) + mask) v with the mask as data.
  *
- * Views: q, k, v [B, T, heads, D] float32 with unit stride along D, usually slices of the fused projection;
- * query head h reads key head h / (H / K). out [B, T_q, H, D] contiguous; lse [B, H, Tpad] float32 natural
- * log-sum-exp, -inf on empty and padded rows (Tpad: T_q rounded up to 128). Differentiable in q, k, v; the
- * backward takes a gradient of lse too.
+ * Views: q, k, v [B, T, heads, D] float32 or bfloat16 with unit stride along D, usually slices of the fused
+ * projection; query head h reads key head h / (H / K). out [B, T_q, H, D] contiguous, of their type; lse [B,
+ * H, Tpad] float32 natural log-sum-exp, -inf on empty and padded rows (Tpad: T_q rounded up to 128).
+ * Differentiable in q, k, v, the sinks and the learnable tables; the backward takes a gradient of lse too.
  *
  * Mask inputs are values of the graph (usually runtime inputs, built by a prefetch stage): a new batch never
- * records anything again. Positions are global: limits count in positions of the whole sequence, and kv_base
- * says where each 128-key block of k and v lies in it, so that a rank may hold any part. */
+ * records anything again. Positions are global: limits and expressions count in positions of the whole
+ * sequence, and q_base and kv_base say where each block of 128 lies in it, so that a rank may hold any part.
+ */
 #ifndef FX_ATTENTION_FLEX_ATTENTION_H
 #define FX_ATTENTION_FLEX_ATTENTION_H
 
+#include "attention/flex_variant.h"
 #include "attention/mask/limits.h"
 #include "attention/mask/runs.h"
 #include "dynamo_rt/graph/graph.h"
@@ -20,23 +22,34 @@
 extern "C" {
 #endif
 
-/* Each may be FX_NONE. limits: int32 [2, R, Bm, Tpad], lo then hi (fx_limits_bind's layout); absent: every
- * row sees every key. runs, runs_backward: int32 blobs of fx_runs_bytes for the tiles of
- * fx_flex_attention_tile; absent: the kernels derive the tiles from the limits. kv_base: int32 [ceil(T_kv /
- * 128)]; absent: block i begins at 128 i. */
-typedef struct fx_attention_mask {
-  fx_value limits, runs, runs_backward, kv_base;
-} fx_attention_mask;
+/* What the op reads besides q, k, v. Each may be FX_NONE.
+ * limits: int32 [2, R, Bm, Hm, Tpad], lo then hi (fx_limits_bind's layout); absent: by limits, every row sees
+ * every key. The CPU kernels take R = 1; masks of more intervals go by the variant's expression. runs,
+ * runs_backward: int32 blobs of fx_runs_bytes for the tiles of fx_flex_attention_tile; absent: the kernels
+ *   derive the tiles from the limits, or ask the variant's mask in every tile.
+ * q_base, kv_base: int32 [ceil(T / 128)]; absent: block i begins at 128 i.
+ * buffers: the variant's blob (flex_variant.h); sinks float32 [H]; table[t]: the variant's learnable tables.
+ */
+typedef struct fx_attention_inputs {
+  fx_value limits, runs, runs_backward, q_base, kv_base, buffers, sinks, table[FX_VARIANT_MAX_TABLES];
+} fx_attention_inputs;
+
+/* All FX_NONE. */
+fx_attention_inputs fx_attention_no_inputs(void);
 
 typedef struct fx_attention_attr {
   float scale;
-  int32_t R, Bm;   /* of the limits; 0 without */
-  int32_t T_total; /* positions of the whole sequence: what limits count in; 0 without limits */
+  int32_t R, Bm, Hm;        /* of the limits; 0 without */
+  int32_t T_total;          /* positions of the whole sequence: what limits count in; 0 without limits */
+  int32_t runs_Bm, runs_Hm; /* of the run lists; 0 without */
+  int32_t capacity, capacity_backward; /* runs a list */
+  int32_t ask_mask;                    /* partial tiles ask the variant's mask; else limits say it all */
+  const fx_flex_variant *flex;         /* borrowed; NULL: plain scores */
 } fx_attention_attr;
 
 /* Returns out; *lse (may be NULL) receives the other output. */
-fx_value fx_flex_attention(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_attention_mask mask,
-                           fx_attention_attr attr, fx_value *lse);
+fx_value fx_flex_attention(fx_graph *graph, fx_value q, fx_value k, fx_value v,
+                           const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse);
 
 /* Ring attention's entry: merges one chunk of keys into a running state, in place. o [B, T_q, H, D] (not
  * normalised), m and l [B, H, Tpad] float32, all persistent or transient values; with `first` their content
@@ -48,15 +61,19 @@ typedef struct fx_attention_running {
 
 /* Storage for a state: contiguous values that the first merge will define. */
 fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q);
-void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_attention_mask mask,
-                               fx_attention_attr attr, bool first, fx_attention_running *state);
-/* out and lse from the state after the last merge. */
-fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, fx_value *lse);
+void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value v,
+                               const fx_attention_inputs *inputs, fx_attention_attr attr, bool first,
+                               fx_attention_running *state);
+/* out (of type `dtype`) and lse from the state after the last merge; sinks may be FX_NONE. */
+fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, fx_value sinks, fx_dtype dtype,
+                                  fx_value *lse);
 
-/* dq, dk, dv of one chunk of keys from the final out and lse; dlse may be FX_NONE. grads[3] receives them. */
+/* Gradients of one chunk of keys from the final out and lse; dlse may be FX_NONE. grads receives dq, dk, dv,
+ * dsinks, then the tables'; the last ones FX_NONE where there is no such input. */
+enum { FX_ATTENTION_GRADS = 4 + FX_VARIANT_MAX_TABLES };
 void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out, fx_value lse,
-                            fx_value dout, fx_value dlse, fx_attention_mask mask, fx_attention_attr attr,
-                            fx_value grads[3]);
+                            fx_value dout, fx_value dlse, const fx_attention_inputs *inputs,
+                            fx_attention_attr attr, fx_value grads[FX_ATTENTION_GRADS]);
 
 /* Tile (rows, keys) in which runs must be built for the kernels of a backend at head dimension D. */
 void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_t tile[2]);

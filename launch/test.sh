@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian 12 or Ubuntu 24.04 to a verdict: packages, release build, lints, all tests, then the unit
-# tests under ASan and UBSan. Ends with `N passed, N failed`; exit code 1 when anything failed or nothing ran.
+# tests under ASan and UBSan, and those with threads under TSan. Ends with `N passed, N failed`; exit code 1 when anything failed or nothing ran.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 exec </dev/null
@@ -38,6 +38,9 @@ PACKAGES=("${BUILD_PACKAGES[@]}" git hdf5-tools python3 python3-h5py python3-num
 # Unit tests that are left out under sanitizers: they bound the address space (ASan reserves terabytes of it).
 ASAN_LEFT_OUT='^attention-flash_memory$'
 ASAN_BUDGET=900 # seconds for them all; what runs longer counts as failed
+# Suites with threads of our own: lanes, transports, prefetch, the checkpoint writer. (libgomp is not instrumented, so
+# suites that compute on several OpenMP threads would report races that are none.)
+TSAN_SUITES='^(parallel-(agree|collectives|local)|data-prefetch|core-checkpoint)$'
 
 passed=0
 failed=0
@@ -140,6 +143,10 @@ sanitizers() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   run_ctest build-asan -L unit -E "$ASAN_LEFT_OUT" \
     --stop-time "$(date -d "+$ASAN_BUDGET seconds" '+%H:%M:%S')"
+  build tsan build-tsan
+  step "threads under TSan ($TSAN_SUITES)"
+  OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 run_ctest build-tsan -R "$TSAN_SUITES"
+  if tests/tsan/train.sh build-tsan; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
 if [ "$(id -u)" -eq 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi

@@ -72,7 +72,9 @@ static void initialize_param(const fx_params *params, const fx_param *param, uin
   for (int64_t r = 0; r < param->count[0]; r++)
     for (int64_t c = 0; c < cols; c++) {
       int64_t index = (param->start[0] + r) * global_cols + param->start[1] + c;
-      float value = param->init == FX_INIT_ONES ? 1.0f : 0.0f;
+      float value = param->init == FX_INIT_ONES       ? 1.0f
+                    : param->init == FX_INIT_CONSTANT ? (float)param->init_std
+                                                      : 0.0f;
       if (param->init == FX_INIT_NORMAL) value = normal_at(seed, site, index, param->init_std);
       data[r * cols + c] = value;
     }

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-typedef enum fx_init_kind { FX_INIT_ZEROS, FX_INIT_ONES, FX_INIT_NORMAL } fx_init_kind;
+typedef enum fx_init_kind { FX_INIT_ZEROS, FX_INIT_ONES, FX_INIT_NORMAL, FX_INIT_CONSTANT } fx_init_kind;
 typedef enum fx_shard { FX_SHARD_NONE, FX_SHARD_DIM0, FX_SHARD_DIM1 } fx_shard;
 
 typedef struct fx_param {
@@ -34,7 +34,7 @@ typedef struct fx_param {
   int64_t row;     /* first row of the slab inside the storage */
   bool norm_owner; /* this rank counts it in the global norm */
   fx_init_kind init;
-  double init_std; /* FX_INIT_NORMAL */
+  double init_std; /* FX_INIT_NORMAL; the value of FX_INIT_CONSTANT */
 } fx_param;
 
 typedef struct fx_param_storage {

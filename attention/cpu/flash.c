@@ -36,23 +36,26 @@ size_t fx_attention_cpu_workspace(fx_attention_pass pass, const fx_attention_sha
   int64_t scratch =
       pass == FX_ATTENTION_FORWARD ? fx_flash_forward_scratch(shape->D) : fx_flash_backward_scratch(shape->D);
   int64_t floats = fx_flash_threads(threads) * scratch;
-  int32_t splits = pass == FX_ATTENTION_FORWARD ? 1 : fx_flash_splits(shape);
-  if (splits > 1) floats += (int64_t)splits * shape->B * shape->H * shape->T_q * shape->D;
+  if (pass == FX_ATTENTION_BACKWARD) floats += fx_flash_backward_shared(shape);
   return fx_align_up((size_t)floats * sizeof(float), FX_ALIGN);
 }
 
 static fx_status check_mask(fx_attention_pass pass, const fx_attention_shape *shape) {
   const fx_limits *limits = shape->limits;
   const fx_runs *runs = shape->runs;
-  if (limits && (limits->R != 1 || limits->T != shape->T_q || (limits->Bm != 1 && limits->Bm != shape->B)))
-    return fx_error(FX_ERR_SHAPE,
-                    "attention: limits are R=%d Bm=%d T=%d, expected R=1, Bm=1 or %d, T=%d (one row a query)",
-                    limits->R, limits->Bm, limits->T, shape->B, shape->T_q);
+  if (limits && (limits->R != 1 || limits->T != shape->T_q || (limits->Bm != 1 && limits->Bm != shape->B) ||
+                 (fx_limits_heads(limits) != 1 && limits->Hm != shape->H)))
+    return fx_error(
+        FX_ERR_SHAPE,
+        "attention: limits are R=%d Bm=%d Hm=%d T=%d, expected R=1, Bm=1 or %d, Hm=1 or %d, T=%d (one "
+        "row a query)",
+        limits->R, limits->Bm, limits->Hm, limits->T, shape->B, shape->H, shape->T_q);
   if (!runs) return FX_OK;
   fx_attention_tile tile = fx_attention_cpu_tile(pass, shape->D);
   if (runs->block != tile.q || runs->tile != tile.kv || runs->block_length != shape->T_q ||
       runs->tile_length != shape->T_kv || (runs->Bm != 1 && runs->Bm != shape->B) ||
-      runs->kv_base != shape->kv_base)
+      (fx_runs_heads(runs) != 1 && runs->Hm != shape->H) ||
+      (!shape->kv_bases && runs->kv_base != shape->kv_base))
     return fx_error(
         FX_ERR_SHAPE,
         "attention: runs are %d lists of %d x %d in tiles of %d x %d at key %lld, expected 1 or %d "
@@ -75,6 +78,8 @@ fx_status fx_attention_cpu_check(fx_attention_pass pass, const fx_attention_shap
   if (!fx_leaf_get(shape->isa))
     return fx_error(FX_ERR_UNSUPPORTED, "attention: this processor lacks instruction set %d",
                     (int)shape->isa);
+  if (shape->program && shape->program->mask && !shape->program->tile->mask)
+    return fx_error(FX_ERR_INTERNAL, "attention: a mask program without a mask function");
   return check_mask(pass, shape);
 }
 
@@ -89,42 +94,60 @@ static void widen(fx_flash_span *span, int32_t lo, int32_t hi) {
   if (hi < span->inner_to) span->inner_to = hi;
 }
 
-void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
+static void load_positions(const fx_attention_shape *shape, fx_flash_rows *rows, int32_t size) {
+  for (int32_t r = 0; r < size; r++) {
+    int32_t t = rows->first + fx_flash_at_most(r, rows->count - 1);
+    rows->position[r] = shape->q_bases ? shape->q_bases[t / FX_LIMITS_ALIGN] + t % FX_LIMITS_ALIGN : t;
+  }
+}
+
+void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
                         fx_flash_rows *rows) {
   const fx_limits *limits = shape->limits;
   rows->first = block * size;
   rows->count = fx_flash_at_most(shape->T_q - rows->first, size);
   rows->span = g_nothing;
   for (int32_t g = 0; g < FX_FLASH_GROUPS; g++) rows->group[g] = g_nothing;
-  int64_t at = limits ? (limits->Bm == 1 ? 0 : (int64_t)b * limits->Tpad) + rows->first : 0;
+  int64_t at = limits ? fx_limits_at(limits, 0, b, h) + rows->first : 0;
   for (int32_t r = 0; r < size; r++) {
-    int64_t lo = 0, hi = r < rows->count ? shape->T_kv : 0;
-    if (limits && r < rows->count) {
-      lo = fx_max_i64(limits->lo[at + r] - shape->kv_base, 0);
-      hi = fx_min_i64(limits->hi[at + r] - shape->kv_base, shape->T_kv);
-    }
-    rows->lo[r] = lo < hi ? (int32_t)lo : 0;
-    rows->hi[r] = lo < hi ? (int32_t)hi : 0;
-    if (r >= rows->count) continue;
+    bool exists = r < rows->count;
+    int32_t lo = limits && exists ? limits->lo[at + r] : 0;
+    int32_t hi = !exists ? 0 : limits ? limits->hi[at + r] : INT32_MAX;
+    rows->lo[r] = lo < hi ? lo : 0;
+    rows->hi[r] = lo < hi ? hi : 0;
+    if (!exists) continue;
     widen(&rows->span, rows->lo[r], rows->hi[r]);
     widen(&rows->group[r / FX_LEAF_GROUP], rows->lo[r], rows->hi[r]);
   }
+  if (shape->program) load_positions(shape, rows, size);
 }
 
-fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t block, int32_t size,
-                                  const fx_flash_rows *rows, int32_t from, int32_t to) {
-  fx_flash_walk walk = {.size = size};
-  if (!fx_flash_cut(&rows->span, from, to, &walk.from, &walk.to)) return walk; /* from >= to: ends at once */
+static int32_t shift_of(const fx_attention_shape *shape, int32_t key) {
+  if (!shape->kv_bases) return (int32_t)shape->kv_base;
+  int32_t block = key / FX_LIMITS_ALIGN;
+  return shape->kv_bases[block] - block * FX_LIMITS_ALIGN;
+}
+
+fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block,
+                                  int32_t size, const fx_flash_rows *rows, int32_t from, int32_t to) {
+  fx_flash_walk walk = {.shape = shape, .size = size, .from = from, .to = to};
+  if (!shape->kv_bases) { /* one shift: cut to the keys the block sees */
+    walk.from = (int32_t)fx_max_i64(from, rows->span.from - shape->kv_base);
+    walk.to = (int32_t)fx_min_i64(to, rows->span.to - shape->kv_base);
+  } else if (rows->span.from >= rows->span.to) {
+    walk.to = walk.from;
+  }
+  if (walk.from >= walk.to) walk.from = walk.to = 0;
   walk.next = walk.from / size;
   if (shape->runs) {
     int32_t count;
-    walk.run = fx_runs_get(shape->runs, b, block, &count);
+    walk.run = fx_runs_get_head(shape->runs, b, h, block, &count);
     walk.end = walk.run + count;
   }
   return walk;
 }
 
-bool fx_flash_walk_next(fx_flash_walk *walk, int32_t *from, int32_t *to) {
+bool fx_flash_walk_next(fx_flash_walk *walk, fx_flash_keys *keys) {
   while (walk->run && walk->run < walk->end && walk->run->end <= walk->next) walk->run++;
   if (walk->run) {
     if (walk->run == walk->end) return false;
@@ -133,7 +156,17 @@ bool fx_flash_walk_next(fx_flash_walk *walk, int32_t *from, int32_t *to) {
   int64_t begin = fx_max_i64((int64_t)walk->next * walk->size, walk->from);
   int64_t end = fx_min_i64(((int64_t)walk->next + 1) * walk->size, walk->to);
   walk->next++;
-  *from = (int32_t)begin;
-  *to = (int32_t)end;
-  return begin < end;
+  if (begin >= end) return false;
+  keys->from = (int32_t)begin;
+  keys->to = (int32_t)end;
+  keys->shift = shift_of(walk->shape, keys->from);
+  keys->partial = !walk->run || walk->run->kind == FX_RUN_PARTIAL;
+  return true;
+}
+
+bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t h, int32_t block, int32_t size,
+                   const fx_flash_rows *rows, int32_t from, int32_t to) {
+  fx_flash_keys keys;
+  fx_flash_walk walk = fx_flash_walk_begin(shape, b, h, block, size, rows, from, to);
+  return fx_flash_walk_next(&walk, &keys);
 }

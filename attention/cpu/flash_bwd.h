@@ -9,17 +9,22 @@
 extern "C" {
 #endif
 
-/* With P = exp(score - lse), delta = rowsum(dout * out) - dlse and dS = P * (dout v^T - delta):
- *   dv = P^T dout, dk = scale dS^T q, dq = scale dS k   (FlashAttention-2, algorithm 2).
- * For one chunk of a ring, out and lse are the final ones of the whole sequence, k and v the chunk; dk, dv
- * are then complete for this rank's queries and dq is the chunk's contribution. */
+/* With P = exp(f(score) - lse), delta = rowsum(dout * out) - dlse and dF = P * (dout v^T - delta), dS = dF *
+ * f': dv = P^T dout, dk = scale dS^T q, dq = scale dS k   (FlashAttention-2, algorithm 2); dtable[i] = sum of
+ * dF df/dtable[i], dsink = -sum of exp(sink - lse) delta. For one chunk of a ring, out and lse are the final
+ * ones of the whole sequence, k and v the chunk; dk, dv are then complete for this rank's queries and dq is
+ * the chunk's contribution. */
 typedef struct fx_attention_backward {
   fx_attention_shape shape;  /* runs in the backward's tile */
   fx_attention_in q, k, v;   /* as in the forward */
-  fx_attention_in out, dout; /* [B,T_q,H,D] fp32 */
+  fx_attention_in out, dout; /* [B,T_q,H,D] */
   const float *lse;          /* [B,H,Tpad] fp32 of the forward */
   const float *dlse; /* [B,H,Tpad] fp32 gradient of lse, or NULL; padded and empty rows are not read */
   fx_attention_out dq, dk, dv; /* shapes of q, k, v; overwritten; may not overlap any input or each other */
+  const float *sinks;          /* [H] as in the forward, or NULL */
+  float *dsinks;               /* [H] overwritten; NULL without sinks */
+  float *const *dtables;       /* [program's buffers] gradients of the learnable tables, overwritten; NULL, as
+                                      a whole or for one: not wanted */
   void *workspace;             /* fx_attention_cpu_workspace(FX_ATTENTION_BACKWARD, ...) */
 } fx_attention_backward;
 

@@ -38,16 +38,18 @@ typedef struct forward_task {
   const fx_leaf *leaf;
   fx_attention_in q, k, v;
   int32_t b, h, block;
+  fx_flash_tile tile;
 } forward_task;
 
-/* Packs the block's queries as scale * log2(e) * Q^T, groups apart, rows past the end zero. */
+/* Packs the block's queries transposed, groups apart, rows past the end zero: times scale where a program
+ * sees the scores, else times scale * log2(e). */
 static void pack_queries(const forward_task *task, const fx_flash_rows *rows,
                          const forward_scratch *scratch) {
   int32_t D = task->shape->D, groups = (rows->count + FX_LEAF_GROUP - 1) / FX_LEAF_GROUP;
   int64_t row = D + FX_FLASH_PAD;
-  const float *q = fx_flash_in_head(&task->q, task->b, task->h) + rows->first * task->q.time;
-  float factor = (float)(task->shape->scale * FX_FLASH_LOG2E);
-  task->leaf->copy_rows(rows->count, D, factor, q, task->q.time, scratch->o, row);
+  float factor =
+      fx_flash_scores(&task->tile) ? task->shape->scale : (float)(task->shape->scale * FX_FLASH_LOG2E);
+  fx_flash_read(task->leaf, &task->q, task->b, task->h, rows->first, rows->count, D, factor, scratch->o, row);
   for (int32_t r = rows->count; r < groups * FX_LEAF_GROUP; r++)
     memset(scratch->o + r * row, 0, (size_t)D * sizeof(float));
   for (int32_t g = 0; g < groups; g++)
@@ -55,47 +57,64 @@ static void pack_queries(const forward_task *task, const fx_flash_rows *rows,
                           scratch->q + g * FX_LEAF_GROUP * D, FX_LEAF_GROUP);
 }
 
-/* Keys [from, to), packed at tile_k and tile_v, for group g. */
-static void attend_group(const forward_task *task, const fx_flash_rows *rows, const forward_scratch *scratch,
-                         int32_t g, int32_t from, int32_t to, const float *tile_k, const float *tile_v) {
+/* The program's score, in place and in base 2; indices that may leave their buffers are checked. */
+static void apply_score(fx_flash_tile *tile, const fx_flash_rows *rows, int32_t g, const fx_flash_keys *keys,
+                        fx_flash_seen seen, float *s) {
+  if (tile->tile->in_bounds) {
+    fx_flash_tile_visible(tile, rows, g, keys, seen);
+    if (!tile->tile->in_bounds(&tile->args, tile->bits, s, FX_LEAF_GROUP))
+      __atomic_store_n(tile->fault, 1, __ATOMIC_RELAXED);
+  }
+  if (tile->tile->score) tile->tile->score(&tile->args, s, FX_LEAF_GROUP, (float)FX_FLASH_LOG2E);
+}
+
+/* Keys packed at tile_k and tile_v, for group g. */
+static void attend_group(forward_task *task, const fx_flash_rows *rows, const forward_scratch *scratch,
+                         int32_t g, const fx_flash_keys *keys, const float *tile_k, const float *tile_v) {
   const fx_leaf *leaf = task->leaf;
-  int32_t D = task->shape->D, at = g * FX_LEAF_GROUP, keys = to - from;
+  int32_t D = task->shape->D, at = g * FX_LEAF_GROUP, count = keys->to - keys->from;
   int32_t live = fx_flash_at_most(rows->count - at, FX_LEAF_GROUP);
   int64_t row = D + FX_FLASH_PAD;
-  fx_leaf_mask mask = {rows->lo + at, rows->hi + at, from};
-  bool full = fx_flash_full(&rows->group[g], from, to);
+  fx_flash_tile_place(&task->tile, rows, g, keys);
+  fx_flash_seen seen = fx_flash_tile_mask(&task->tile, rows, g, keys);
+  if (seen == FX_FLASH_NONE) return;
   /* lanes past the live rows (rounded up to 8) keep stale scores; nothing reads what becomes of them */
-  leaf->gemm(keys, (live + 7) / 8 * 8, D, tile_k, row, 1, scratch->q + (int64_t)at * D, FX_LEAF_GROUP,
+  leaf->gemm(count, (live + 7) / 8 * 8, D, tile_k, row, 1, scratch->q + (int64_t)at * D, FX_LEAF_GROUP,
              scratch->s, FX_LEAF_GROUP, false);
-  leaf->softmax(keys, scratch->s, FX_LEAF_GROUP, full ? NULL : &mask, scratch->m + at, scratch->l + at,
-                scratch->alpha + at);
+  if (task->tile.program) apply_score(&task->tile, rows, g, keys, seen, scratch->s);
+  fx_leaf_mask limits = {rows->lo + at, rows->hi + at, keys->from + keys->shift, NULL};
+  fx_leaf_mask bits = {.bits = task->tile.bits};
+  bool cut = !fx_flash_full(&rows->group[g], keys);
+  leaf->softmax(count, scratch->s, FX_LEAF_GROUP,
+                seen == FX_FLASH_SOME ? &bits
+                : cut                 ? &limits
+                                      : NULL,
+                scratch->m + at, scratch->l + at, scratch->alpha + at);
   float *o = scratch->o + at * row;
   leaf->scale_rows(live, D, scratch->alpha + at, o, row, o, row);
-  if (full)
-    leaf->gemm(live, D, keys, scratch->s, 1, FX_LEAF_GROUP, tile_v, row, o, row, true);
+  if (cut)
+    leaf->gemm_masked(live, D, count, scratch->s, FX_LEAF_GROUP, tile_v, row, o, row, &limits);
   else
-    leaf->gemm_masked(live, D, keys, scratch->s, FX_LEAF_GROUP, tile_v, row, o, row, &mask);
+    leaf->gemm(live, D, count, scratch->s, 1, FX_LEAF_GROUP, tile_v, row, o, row, true);
 }
 
 /* Adds all keys the block sees to o, m, l in scratch. */
-static void attend_block(const forward_task *task, const fx_flash_rows *rows,
-                         const forward_scratch *scratch) {
+static void attend_block(forward_task *task, const fx_flash_rows *rows, const forward_scratch *scratch) {
   const fx_attention_shape *shape = task->shape;
-  int32_t D = shape->D, kv_head = task->h / (shape->H / shape->K), from, to;
+  int32_t D = shape->D, kv_head = task->h / (shape->H / shape->K);
   int64_t row = D + FX_FLASH_PAD;
-  const float *k = fx_flash_in_head(&task->k, task->b, kv_head),
-              *v = fx_flash_in_head(&task->v, task->b, kv_head);
-  fx_flash_walk walk = fx_flash_walk_begin(
-      shape, task->b, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).kv, rows, 0, shape->T_kv);
-  while (fx_flash_walk_next(&walk, &from, &to)) {
-    task->leaf->copy_rows(to - from, D, 1.0f, k + from * task->k.time, task->k.time, scratch->k, row);
-    task->leaf->copy_rows(to - from, D, 1.0f, v + from * task->v.time, task->v.time, scratch->v, row);
-    for (int32_t g = 0; g * FX_LEAF_GROUP < rows->count; g++) {
-      int32_t low, high;
-      if (fx_flash_cut(&rows->group[g], from, to, &low, &high))
-        attend_group(task, rows, scratch, g, low, high, scratch->k + (low - from) * row,
-                     scratch->v + (low - from) * row);
-    }
+  fx_flash_keys keys, cut;
+  fx_flash_walk walk =
+      fx_flash_walk_begin(shape, task->b, task->h, task->block,
+                          fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).kv, rows, 0, shape->T_kv);
+  while (fx_flash_walk_next(&walk, &keys)) {
+    int32_t count = keys.to - keys.from;
+    fx_flash_read(task->leaf, &task->k, task->b, kv_head, keys.from, count, D, 1.0f, scratch->k, row);
+    fx_flash_read(task->leaf, &task->v, task->b, kv_head, keys.from, count, D, 1.0f, scratch->v, row);
+    for (int32_t g = 0; g * FX_LEAF_GROUP < rows->count; g++)
+      if (fx_flash_cut(&rows->group[g], &keys, &cut))
+        attend_group(task, rows, scratch, g, &cut, scratch->k + (cut.from - keys.from) * row,
+                     scratch->v + (cut.from - keys.from) * row);
   }
 }
 
@@ -112,42 +131,61 @@ static float natural_lse(float m, float l) {
   return l == 0.0f ? -INFINITY : (float)(m * FX_FLASH_LN2 + log((double)l));
 }
 
+/* A sink joins the denominator: lse = ln(exp(lse) + exp(sink)); returns exp(old lse - new lse). */
+static float add_sink(float sink, float *lse) {
+  double a = (double)*lse, s = (double)sink, top = a > s ? a : s;
+  double joined = top == -INFINITY ? -INFINITY : top + log(exp(a - top) + exp(s - top));
+  *lse = (float)joined;
+  return *lse == -INFINITY ? 0.0f : (float)exp(a - joined);
+}
+
+/* Rows of o, normalised, to rows t.. of a head of out; their lse to lse. sink NULL: none. */
 static void finish_rows(const fx_leaf *leaf, int32_t D, int32_t count, const float *m, const float *l,
-                        const float *o, int64_t o_row, float *out, int64_t out_row, float *lse) {
-  float inverse[FX_FLASH_ROWS];
+                        const float *sink, const float *o, int64_t o_row, const fx_attention_out *out,
+                        int64_t b, int64_t h, int64_t t, float *lse) {
+  float inverse[FX_FLASH_ROWS], line[FX_FLASH_MOST_D];
   for (int32_t r = 0; r < count; r++) {
     inverse[r] = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
     lse[r] = natural_lse(m[r], l[r]);
+    if (sink) inverse[r] *= add_sink(*sink, &lse[r]);
   }
-  leaf->scale_rows(count, D, inverse, o, o_row, out, out_row);
+  if (out->dtype == FX_F32)
+    leaf->scale_rows(count, D, inverse, o, o_row, fx_flash_out_at(out, b, h, t), out->time);
+  for (int32_t r = 0; out->dtype != FX_F32 && r < count; r++) {
+    leaf->scale_rows(1, D, &inverse[r], o + r * o_row, o_row, line, D);
+    fx_flash_write(leaf, out, b, h, t + r, 1, D, 1.0f, line, D);
+  }
 }
 
-static void forward_block(const fx_attention_forward *args, const forward_task *task,
+static int64_t lse_row(const fx_attention_shape *shape, int64_t b, int64_t h, int64_t t) {
+  return (b * shape->H + h) * fx_attention_tpad(shape->T_q) + t;
+}
+
+static void forward_block(const fx_attention_forward *args, forward_task *task,
                           const forward_scratch *scratch) {
   const fx_attention_shape *shape = &args->shape;
   int32_t size = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D).q;
   fx_flash_rows rows;
-  fx_flash_rows_load(shape, task->b, task->block, size, &rows);
+  fx_flash_rows_load(shape, task->b, task->h, task->block, size, &rows);
   pack_queries(task, &rows, scratch);
   state_clear(&rows, shape->D, scratch);
   attend_block(task, &rows, scratch);
-  const fx_attention_out *out = &args->out;
-  finish_rows(task->leaf, shape->D, rows.count, scratch->m, scratch->l, scratch->o, shape->D + FX_FLASH_PAD,
-              out->data + task->b * out->batch + task->h * out->head + rows.first * out->time, out->time,
-              args->lse + ((int64_t)task->b * shape->H + task->h) * fx_attention_tpad(shape->T_q) +
-                  rows.first);
+  finish_rows(task->leaf, shape->D, rows.count, scratch->m, scratch->l,
+              args->sinks ? &args->sinks[task->h] : NULL, scratch->o, shape->D + FX_FLASH_PAD, &args->out,
+              task->b, task->h, rows.first, args->lse + lse_row(shape, task->b, task->h, rows.first));
 }
 
-static void partial_block(const fx_attention_partial *args, const forward_task *task,
+static void partial_block(const fx_attention_partial *args, forward_task *task,
                           const forward_scratch *scratch) {
   const fx_attention_shape *shape = &args->shape;
   const fx_attention_out *state = &args->state.o;
   int32_t D = shape->D;
   int64_t row = D + FX_FLASH_PAD;
   fx_flash_rows rows;
-  fx_flash_rows_load(shape, task->b, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).q, &rows);
-  float *o = state->data + task->b * state->batch + task->h * state->head + rows.first * state->time;
-  int64_t at = ((int64_t)task->b * shape->H + task->h) * fx_attention_tpad(shape->T_q) + rows.first;
+  fx_flash_rows_load(shape, task->b, task->h, task->block, fx_attention_cpu_tile(FX_ATTENTION_FORWARD, D).q,
+                     &rows);
+  float *o = fx_flash_out_at(state, task->b, task->h, rows.first);
+  int64_t at = lse_row(shape, task->b, task->h, rows.first);
   pack_queries(task, &rows, scratch);
   state_clear(&rows, D, scratch);
   if (!args->first) {
@@ -169,61 +207,63 @@ static void pad_lse(const fx_attention_shape *shape, float *lse) {
 
 /* Runs all row blocks; blocks of one head follow each other, last (for causal masks the longest) first.
  * Exactly one of forward and partial is given. */
-static void run_blocks(const fx_attention_shape *shape, fx_attention_in q, fx_attention_in k,
-                       fx_attention_in v, float *workspace, const fx_attention_forward *forward,
-                       const fx_attention_partial *partial) {
+static fx_status run_blocks(const fx_attention_shape *shape, fx_attention_in q, fx_attention_in k,
+                            fx_attention_in v, float *workspace, const fx_attention_forward *forward,
+                            const fx_attention_partial *partial) {
   const fx_leaf *leaf = fx_leaf_get(shape->isa);
   int64_t floats = fx_flash_forward_scratch(shape->D);
   int32_t size = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D).q;
   int32_t blocks = (shape->T_q + size - 1) / size;
   int64_t tasks = (int64_t)shape->B * shape->H * blocks;
+  int fault = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(fx_flash_threads(shape->threads))
   for (int64_t i = 0; i < tasks; i++) {
     forward_scratch scratch;
     scratch_bind(shape->D, workspace + omp_get_thread_num() * floats, &scratch);
     int32_t head = (int32_t)(i / blocks);
-    forward_task task = {.shape = shape,
-                         .leaf = leaf,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .b = head / shape->H,
-                         .h = head % shape->H,
-                         .block = blocks - 1 - (int32_t)(i % blocks)};
+    forward_task task;
+    task.shape = shape;
+    task.leaf = leaf;
+    task.q = q, task.k = k, task.v = v;
+    task.b = head / shape->H, task.h = head % shape->H;
+    task.block = blocks - 1 - (int32_t)(i % blocks);
+    fx_flash_tile_begin(shape, task.b, task.h, NULL, &fault, &task.tile);
     if (forward)
       forward_block(forward, &task, &scratch);
     else
       partial_block(partial, &task, &scratch);
   }
+  if (fault)
+    return fx_error(FX_ERR_DATA,
+                    "an index in the score of this attention variant leaves its buffer for a pair that "
+                    "the mask lets through; bound it with min and max, or mask the pair");
+  return FX_OK;
 }
 
 fx_status fx_attention_cpu_forward(const fx_attention_forward *args) {
   FX_TRY(fx_attention_cpu_check(FX_ATTENTION_FORWARD, &args->shape));
-  run_blocks(&args->shape, args->q, args->k, args->v, args->workspace, args, NULL);
   pad_lse(&args->shape, args->lse);
-  return FX_OK;
+  return run_blocks(&args->shape, args->q, args->k, args->v, args->workspace, args, NULL);
 }
 
 fx_status fx_attention_cpu_partial(const fx_attention_partial *args) {
   FX_TRY(fx_attention_cpu_check(FX_ATTENTION_FORWARD, &args->shape));
-  run_blocks(&args->shape, args->q, args->k, args->v, args->workspace, NULL, args);
-  return FX_OK;
+  return run_blocks(&args->shape, args->q, args->k, args->v, args->workspace, NULL, args);
 }
 
 fx_status fx_attention_cpu_finalize(const fx_attention_shape *shape, const fx_attention_state *state,
-                                    fx_attention_out out, float *lse) {
+                                    const float *sinks, fx_attention_out out, float *lse) {
   FX_TRY(fx_attention_cpu_check(FX_ATTENTION_FORWARD, shape));
   const fx_leaf *leaf = fx_leaf_get(shape->isa);
   int32_t blocks = (shape->T_q + FX_FLASH_ROWS - 1) / FX_FLASH_ROWS;
-  int64_t tasks = (int64_t)shape->B * shape->H * blocks, Tpad = fx_attention_tpad(shape->T_q);
-  const fx_attention_out *o = &state->o;
+  int64_t tasks = (int64_t)shape->B * shape->H * blocks;
 #pragma omp parallel for num_threads(fx_flash_threads(shape->threads))
   for (int64_t i = 0; i < tasks; i++) {
     int64_t head = i / blocks, b = head / shape->H, h = head % shape->H, first = i % blocks * FX_FLASH_ROWS;
-    int64_t at = head * Tpad + first;
+    int64_t at = lse_row(shape, b, h, first);
     finish_rows(leaf, shape->D, fx_flash_at_most(shape->T_q - (int32_t)first, FX_FLASH_ROWS), state->m + at,
-                state->l + at, o->data + b * o->batch + h * o->head + first * o->time, o->time,
-                out.data + b * out.batch + h * out.head + first * out.time, out.time, lse + at);
+                state->l + at, sinks ? &sinks[h] : NULL, fx_flash_out_at(&state->o, b, h, first),
+                state->o.time, &out, b, h, first, lse + at);
   }
   pad_lse(shape, lse);
   return FX_OK;

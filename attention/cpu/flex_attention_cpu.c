@@ -4,21 +4,38 @@
 #include "attention/cpu/flash_bwd.h"
 #include "attention/cpu/flash_fwd.h"
 
-enum { Q, K, V, LIMITS, RUNS, KV_BASE, FIRST_OWN };
+#include <string.h>
 
-/* A shape with the mask structures it points to; filled in place, so it must not be copied. */
+enum {
+  Q,
+  K,
+  V,
+  LIMITS,
+  RUNS,
+  Q_BASE,
+  KV_BASE,
+  BUFFERS,
+  SINKS,
+  TABLE,
+  FIRST_OWN = TABLE + FX_VARIANT_MAX_TABLES
+};
+
+/* A shape with the structures it points to; filled in place, so it must not be copied. */
 typedef struct bound_shape {
   fx_attention_shape shape;
   fx_limits limits;
   fx_runs runs;
+  fx_attention_program program;
+  fx_attention_buffer buffers[FX_ATTENTION_MAX_BUFFERS];
+  int64_t table_floats[FX_ATTENTION_MAX_BUFFERS];
 } bound_shape;
 
 static fx_attention_in view_in(const fx_tensor *t) {
-  return (fx_attention_in){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2]};
+  return (fx_attention_in){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2], t->type.dtype};
 }
 
 static fx_attention_out view_out(const fx_tensor *t) {
-  return (fx_attention_out){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2]};
+  return (fx_attention_out){t->data, t->type.stride[0], t->type.stride[1], t->type.stride[2], t->type.dtype};
 }
 
 static fx_attention_shape plain_shape(const fx_type *q, const fx_type *k, float scale, int threads) {
@@ -28,44 +45,78 @@ static fx_attention_shape plain_shape(const fx_type *q, const fx_type *k, float 
                               .H = (int32_t)q->dim[2],
                               .K = (int32_t)k->dim[2],
                               .D = (int32_t)q->dim[3],
+                              .bf16 = q->dtype == FX_BF16,
                               .scale = scale,
                               .threads = threads};
 }
 
-/* The CPU kernels take one contiguous chunk of keys: its blocks must follow each other. */
-static fx_status read_kv_base(const fx_tensor *kv_base, int64_t *out) {
-  *out = 0;
-  if (!kv_base) return FX_OK;
-  const int32_t *base = kv_base->data;
-  for (int64_t i = 1; i < fx_type_numel(&kv_base->type); i++)
-    if (base[i] != base[0] + 128 * i)
-      return fx_error(FX_ERR_UNSUPPORTED,
-                      "key block %lld begins at %d, not at %lld: the CPU kernels take contiguous chunks",
-                      (long long)i, base[i], (long long)base[0] + 128 * (long long)i);
-  *out = base[0];
-  return FX_OK;
+/* Of a variant, what the kernels' workspace depends on. */
+static void bind_program(const fx_flex_variant *flex, bool ask_mask, bound_shape *out) {
+  if (!flex || !flex->kernel) return;
+  const fx_tile_functions *tile = fx_tile_kernel_functions(flex->kernel);
+  if (!ask_mask && !tile->score && !tile->in_bounds) return;
+  out->program = (fx_attention_program){.tile = tile,
+                                        .mask = ask_mask,
+                                        .uniform = flex->uniform,
+                                        .num_buffers = fx_ex_num_buffers(flex->variant->pool),
+                                        .buffers = out->buffers};
+  memset(out->table_floats, 0, sizeof out->table_floats);
+  for (int32_t t = 0; t < flex->variant->num_tables; t++)
+    out->table_floats[flex->variant->tables[t].buffer] = fx_flex_table_floats(flex, t);
+  if (flex->variant->num_tables > 0) out->program.table_floats = out->table_floats;
+  out->shape.program = &out->program;
 }
 
-static fx_status bind_shape(const fx_kernel_args *args, const fx_attention_attr *attr, fx_attention_pass pass,
-                            bound_shape *out) {
-  const fx_tensor *limits = args->in[LIMITS], *runs = args->in[RUNS];
-  out->shape = plain_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, args->threads);
-  FX_TRY(read_kv_base(args->in[KV_BASE], &out->shape.kv_base));
-  if (!limits) return FX_OK;
-  int32_t T = out->shape.T_q;
-  out->limits =
-      (fx_limits){.R = attr->R, .Bm = attr->Bm, .T = T, .Tpad = fx_attention_tpad(T), .T_kv = attr->T_total};
-  fx_limits_bind(&out->limits, limits->data);
-  out->shape.limits = &out->limits;
+static void bind_buffers(const fx_kernel_args *args, const fx_flex_variant *flex, bound_shape *out) {
+  const fx_ex_pool *pool = flex->variant->pool;
+  int64_t B = out->shape.B;
+  for (int32_t i = 0; i < out->program.num_buffers; i++)
+    out->buffers[i] = (fx_attention_buffer){fx_ex_buffer_at(pool, i)->constant, 0};
+  for (int32_t i = 0; i < flex->num_inputs; i++) {
+    const fx_flex_input *input = &flex->input[i];
+    const int32_t *blob = (const int32_t *)args->in[BUFFERS]->data + fx_flex_blob_offset(flex, i, B);
+    out->buffers[input->buffer] = (fx_attention_buffer){blob, input->per_batch ? 4 * input->words : 0};
+  }
+  for (int32_t t = 0; t < flex->variant->num_tables; t++)
+    out->buffers[flex->variant->tables[t].buffer] = (fx_attention_buffer){args->in[TABLE + t]->data, 0};
+}
+
+static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *attr, fx_attention_pass pass,
+                           bound_shape *out) {
+  const fx_tensor *runs = args->in[RUNS];
   if (!runs) return FX_OK;
   fx_attention_tile tile = fx_attention_cpu_tile(pass, out->shape.D);
-  out->runs = fx_runs_plan(attr->Bm, T, out->shape.T_kv, tile.q, tile.kv, fx_runs_capacity(attr->R));
+  int32_t capacity = pass == FX_ATTENTION_FORWARD ? attr->capacity : attr->capacity_backward;
+  out->runs = fx_runs_plan(attr->runs_Bm, out->shape.T_q, out->shape.T_kv, tile.q, tile.kv, capacity);
+  out->runs.Hm = attr->runs_Hm;
   out->runs.kv_base = out->shape.kv_base;
   if (fx_runs_bytes(&out->runs) > fx_type_bytes(&runs->type))
     return fx_error(FX_ERR_SHAPE, "the run lists are smaller than this kernel's tiles need");
   fx_runs_bind(&out->runs, runs->data);
   out->shape.runs = &out->runs;
   return FX_OK;
+}
+
+static fx_status bind_shape(const fx_kernel_args *args, const fx_attention_attr *attr, fx_attention_pass pass,
+                            bound_shape *out) {
+  const fx_tensor *limits = args->in[LIMITS];
+  out->shape = plain_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, args->threads);
+  if (args->in[Q_BASE]) out->shape.q_bases = args->in[Q_BASE]->data;
+  if (args->in[KV_BASE]) out->shape.kv_bases = args->in[KV_BASE]->data;
+  if (limits) {
+    int32_t T = out->shape.T_q;
+    out->limits = (fx_limits){.R = attr->R,
+                              .Bm = attr->Bm,
+                              .Hm = attr->Hm,
+                              .T = T,
+                              .Tpad = fx_attention_tpad(T),
+                              .T_kv = attr->T_total};
+    fx_limits_bind(&out->limits, limits->data);
+    out->shape.limits = &out->limits;
+  }
+  bind_program(attr->flex, attr->ask_mask, out);
+  if (out->shape.program) bind_buffers(args, attr->flex, out);
+  return bind_runs(args, attr, pass, out);
 }
 
 fx_status fx_flex_attention_cpu(const fx_kernel_args *args) {
@@ -76,6 +127,7 @@ fx_status fx_flex_attention_cpu(const fx_kernel_args *args) {
                                   .k = view_in(args->in[K]),
                                   .v = view_in(args->in[V]),
                                   .out = view_out(args->out[0]),
+                                  .sinks = args->in[SINKS] ? args->in[SINKS]->data : NULL,
                                   .lse = args->out[1]->data,
                                   .workspace = args->workspace};
   return fx_attention_cpu_forward(&forward);
@@ -85,6 +137,7 @@ fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
   enum { OUT = FIRST_OWN, LSE, DOUT, DLSE };
   bound_shape bound;
   FX_TRY(bind_shape(args, args->attr, FX_ATTENTION_BACKWARD, &bound));
+  float *tables[FX_ATTENTION_MAX_BUFFERS] = {NULL};
   fx_attention_backward backward = {.shape = bound.shape,
                                     .q = view_in(args->in[Q]),
                                     .k = view_in(args->in[K]),
@@ -97,6 +150,16 @@ fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
                                     .dk = view_out(args->out[1]),
                                     .dv = view_out(args->out[2]),
                                     .workspace = args->workspace};
+  if (args->in[SINKS] && args->out[3]) {
+    backward.sinks = args->in[SINKS]->data;
+    backward.dsinks = args->out[3]->data;
+  }
+  const fx_attention_attr *attr = args->attr;
+  for (int32_t t = 0; t < fx_flex_num_tables(attr->flex); t++) {
+    if (!args->out[4 + t]) continue;
+    tables[attr->flex->variant->tables[t].buffer] = args->out[4 + t]->data;
+    backward.dtables = tables;
+  }
   return fx_attention_cpu_backward(&backward);
 }
 
@@ -119,21 +182,28 @@ fx_status fx_flex_attention_finish_cpu(const fx_kernel_args *args) {
   const fx_type *o = &args->in[0]->type;
   fx_attention_shape shape = plain_shape(o, o, 1.0f, args->threads);
   fx_attention_state state = {.o = view_out(args->in[0]), .m = args->in[1]->data, .l = args->in[2]->data};
-  return fx_attention_cpu_finalize(&shape, &state, view_out(args->out[0]), args->out[1]->data);
+  return fx_attention_cpu_finalize(&shape, &state, args->in[3] ? args->in[3]->data : NULL,
+                                   view_out(args->out[0]), args->out[1]->data);
+}
+
+static size_t workspace(const fx_type *const *in, const fx_attention_attr *attr, fx_attention_pass pass,
+                        int threads) {
+  bound_shape bound;
+  bound.shape = plain_shape(in[Q], in[K], 1.0f, threads);
+  bind_program(attr->flex, attr->ask_mask, &bound);
+  return fx_attention_cpu_workspace(pass, &bound.shape, threads);
 }
 
 size_t fx_flex_attention_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                        int threads) {
-  (void)out, (void)attr;
-  fx_attention_shape shape = plain_shape(in[Q], in[K], 1.0f, threads);
-  return fx_attention_cpu_workspace(FX_ATTENTION_FORWARD, &shape, threads);
+  (void)out;
+  return workspace(in, attr, FX_ATTENTION_FORWARD, threads);
 }
 
 size_t fx_flex_attention_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                             int threads) {
-  (void)out, (void)attr;
-  fx_attention_shape shape = plain_shape(in[Q], in[K], 1.0f, threads);
-  return fx_attention_cpu_workspace(FX_ATTENTION_BACKWARD, &shape, threads);
+  (void)out;
+  return workspace(in, attr, FX_ATTENTION_BACKWARD, threads);
 }
 
 void fx_flex_attention_tile_cpu(bool backward, int32_t D, int32_t tile[2]) {

@@ -22,6 +22,7 @@ enum { FX_LEAF_GROUP = 32 }; /* query rows that softmax and gradient treat at on
 typedef struct fx_leaf_mask {
   const int32_t *lo, *hi; /* row r sees keys [lo, hi) */
   int32_t base;           /* key number of the tile's first key */
+  const uint32_t *bits;   /* NULL, or instead: bit r of word n, row r sees the tile's key n */
 } fx_leaf_mask;
 
 typedef struct fx_leaf {
@@ -30,8 +31,9 @@ typedef struct fx_leaf {
    * B [k][n] with rows b_row apart. Each element is one chain of fused multiply-adds in ascending s. */
   void (*gemm)(int m, int n, int k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                int64_t b_row, float *c, int64_t c_row, bool add);
-  /* C[i] += sum of A(i, s) B[s] over the keys s of [0, k) that row i sees (mask arrays of length m). Terms of
-   * other keys are skipped, not multiplied by zero: 0 * NaN is NaN. A(i, s) = a[i + s * a_step]. */
+  /* For limits only (no bits): C[i] += sum of A(i, s) B[s] over the keys s of [0, k) that row i sees (mask
+   * arrays of length m). Terms of other keys are skipped, not multiplied by zero: 0 * NaN is NaN. A(i, s) =
+   * a[i + s * a_step]. */
   void (*gemm_masked)(int m, int n, int k, const float *a, int64_t a_step, const float *b, int64_t b_row,
                       float *c, int64_t c_row, const fx_leaf_mask *mask);
   /* One step of online softmax for a group: s [keys][group] base-2 scores become P = exp2(s - m'); m, l are
@@ -41,12 +43,19 @@ typedef struct fx_leaf {
   /* For a group: s becomes P = exp2(s - lse2), dp becomes dS = P * (dp - delta), selected to 0 where P is. */
   void (*gradient)(int keys, float *s, float *dp, int64_t row, const fx_leaf_mask *mask, const float *lse2,
                    const float *delta);
+  /* For a group: ds *= slope where p is not 0, else 0. */
+  void (*slope)(int keys, const float *p, float *ds, int64_t row, const float *slope);
   /* out[r] = in[r] * factor[r] for rows of n; out may be in. */
   void (*scale_rows)(int rows, int n, const float *factor, const float *in, int64_t in_row, float *out,
                      int64_t out_row);
   /* out[r] = in[r] * factor */
   void (*copy_rows)(int rows, int n, float factor, const float *in, int64_t in_row, float *out,
                     int64_t out_row);
+  /* The same from and to bfloat16 (upper halves of floats; rounded to nearest even, NaN stays NaN). */
+  void (*widen_rows)(int rows, int n, float factor, const uint16_t *in, int64_t in_row, float *out,
+                     int64_t out_row);
+  void (*narrow_rows)(int rows, int n, float factor, const float *in, int64_t in_row, uint16_t *out,
+                      int64_t out_row);
   /* out[c][r] = in[r][c], rows and n multiples of 4 */
   void (*transpose)(int rows, int n, const float *in, int64_t in_row, float *out, int64_t out_row);
   float (*dot)(int n, const float *a, const float *b);

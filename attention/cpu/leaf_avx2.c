@@ -31,6 +31,10 @@ typedef __m256 vmask;
                        _mm256_add_epi32(_mm256_castps_si256(bits), _mm256_set1_epi32(127)), 23)))
 #define IN_RANGE(n, lo, hi) \
   _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpgt_epi32(lo, n), _mm256_cmpgt_epi32(hi, n)))
+#define LANE_BITS _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128)
+#define HAS_BITS(word, v)                 \
+  _mm256_castsi256_ps(_mm256_cmpeq_epi32( \
+      _mm256_and_si256(_mm256_set1_epi32((int)((word) >> (8 * (v)))), LANE_BITS), LANE_BITS))
 #define LESS(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define EQUAL(a, b) _mm256_cmp_ps(a, b, _CMP_EQ_OQ)
 #define SELECT(mask, a, b) _mm256_blendv_ps(b, a, mask)

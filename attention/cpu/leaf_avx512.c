@@ -29,6 +29,7 @@ typedef __mmask16 vmask;
 #define MAX(a, b) _mm512_max_ps(a, b)
 #define EXP2_SCALE(p, n, bits) _mm512_scalef_ps(p, n)
 #define IN_RANGE(n, lo, hi) _mm512_mask_cmpgt_epi32_mask(_mm512_cmple_epi32_mask(lo, n), hi, n)
+#define HAS_BITS(word, v) ((__mmask16)((word) >> (16 * (v))))
 #define LESS(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define EQUAL(a, b) _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ)
 #define SELECT(mask, a, b) _mm512_mask_blend_ps(mask, b, a)

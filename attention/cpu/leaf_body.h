@@ -2,6 +2,7 @@
 /* The text of the leaves, compiled once an instruction set. The including file defines
  *   LANES, ROWS         lanes of a vector, rows of a register tile (ROWS x 2 vectors accumulate)
  *   vec, ivec, vmask    float and int32 vectors, the result of a comparison
+ *   HAS_BITS(word, v)   lanes of a group's vector v whose bit of the word is set
  *   LOAD .. SELECT      operations on them (LOAD8/STORE8 touch 8 floats, used where LANES is 16 only)
  *   LEAF_NAME, LEAF_GET the table's name and its getter
  * Helpers take constants (row and vector counts, `masked`) and are inlined, so each call is its own loop. */
@@ -129,7 +130,15 @@ static void gemm_masked(int m, int n, int k, const float *a, int64_t a_step, con
   }
 }
 
-INLINE void softmax_group(const bool masked, int keys, float *s, int64_t s_row, const fx_leaf_mask *mask,
+enum { UNMASKED, LIMITS, BITS }; /* how a group is masked */
+
+INLINE vec masked_by(const int masked, const fx_leaf_mask *mask, int n, int v, vec x, vec instead) {
+  if (masked == BITS) return SELECT(HAS_BITS(mask->bits[n], v), x, instead);
+  return SELECT(IN_RANGE(ISPLAT(mask->base + n), ILOAD(mask->lo + v * LANES), ILOAD(mask->hi + v * LANES)), x,
+                instead);
+}
+
+INLINE void softmax_group(const int masked, int keys, float *s, int64_t s_row, const fx_leaf_mask *mask,
                           float *m, float *l, float *alpha) {
   const vec lowest = SPLAT(-__builtin_inff());
   vec top[VECS], sum[VECS];
@@ -142,8 +151,7 @@ INLINE void softmax_group(const bool masked, int keys, float *s, int64_t s_row, 
       float *at = s + n * s_row + v * LANES;
       vec x = LOAD(at);
       if (masked) {
-        ivec key = ISPLAT(mask->base + n);
-        x = SELECT(IN_RANGE(key, ILOAD(mask->lo + v * LANES), ILOAD(mask->hi + v * LANES)), x, lowest);
+        x = masked_by(masked, mask, n, v, x, lowest);
         STORE(at, x);
       }
       top[v] = MAX(x, top[v]); /* a NaN is passed over here and comes out of exp2 */
@@ -167,23 +175,22 @@ INLINE void softmax_group(const bool masked, int keys, float *s, int64_t s_row, 
 
 static void softmax(int keys, float *s, int64_t s_row, const fx_leaf_mask *mask, float *m, float *l,
                     float *alpha) {
-  if (mask)
-    softmax_group(true, keys, s, s_row, mask, m, l, alpha);
+  if (!mask)
+    softmax_group(UNMASKED, keys, s, s_row, mask, m, l, alpha);
+  else if (mask->bits)
+    softmax_group(BITS, keys, s, s_row, mask, m, l, alpha);
   else
-    softmax_group(false, keys, s, s_row, mask, m, l, alpha);
+    softmax_group(LIMITS, keys, s, s_row, mask, m, l, alpha);
 }
 
-INLINE void gradient_group(const bool masked, int keys, float *s, float *dp, int64_t row,
+INLINE void gradient_group(const int masked, int keys, float *s, float *dp, int64_t row,
                            const fx_leaf_mask *mask, const float *lse2, const float *delta) {
   const vec zero = SPLAT(0.0f);
   for (int n = 0; n < keys; n++)
     for (int v = 0; v < VECS; v++) {
       float *at = s + n * row + v * LANES, *gradient_at = dp + n * row + v * LANES;
       vec p = exp2_vec(LOAD(at) - LOAD(lse2 + v * LANES));
-      if (masked) {
-        ivec key = ISPLAT(mask->base + n);
-        p = SELECT(IN_RANGE(key, ILOAD(mask->lo + v * LANES), ILOAD(mask->hi + v * LANES)), p, zero);
-      }
+      if (masked) p = masked_by(masked, mask, n, v, p, zero);
       STORE(at, p);
       STORE(gradient_at, SELECT(EQUAL(p, zero), zero, p * (LOAD(gradient_at) - LOAD(delta + v * LANES))));
     }
@@ -191,10 +198,22 @@ INLINE void gradient_group(const bool masked, int keys, float *s, float *dp, int
 
 static void gradient(int keys, float *s, float *dp, int64_t row, const fx_leaf_mask *mask, const float *lse2,
                      const float *delta) {
-  if (mask)
-    gradient_group(true, keys, s, dp, row, mask, lse2, delta);
+  if (!mask)
+    gradient_group(UNMASKED, keys, s, dp, row, mask, lse2, delta);
+  else if (mask->bits)
+    gradient_group(BITS, keys, s, dp, row, mask, lse2, delta);
   else
-    gradient_group(false, keys, s, dp, row, mask, lse2, delta);
+    gradient_group(LIMITS, keys, s, dp, row, mask, lse2, delta);
+}
+
+static void slope(int keys, const float *p, float *ds, int64_t row, const float *factor) {
+  const vec zero = SPLAT(0.0f);
+  for (int n = 0; n < keys; n++)
+    for (int v = 0; v < VECS; v++) {
+      float *at = ds + n * row + v * LANES;
+      vec slopes = LOAD(factor + n * row + v * LANES);
+      STORE(at, SELECT(EQUAL(LOAD(p + n * row + v * LANES), zero), zero, LOAD(at) * slopes));
+    }
 }
 
 INLINE void scale_row(int n, float factor, const float *in, float *out) {
@@ -212,6 +231,29 @@ static void scale_rows(int rows, int n, const float *factor, const float *in, in
 static void copy_rows(int rows, int n, float factor, const float *in, int64_t in_row, float *out,
                       int64_t out_row) {
   for (int r = 0; r < rows; r++) scale_row(n, factor, in + r * in_row, out + r * out_row);
+}
+
+static void widen_rows(int rows, int n, float factor, const uint16_t *in, int64_t in_row, float *out,
+                       int64_t out_row) {
+  for (int r = 0; r < rows; r++)
+    for (int j = 0; j < n; j++) {
+      uint32_t bits = (uint32_t)in[r * in_row + j] << 16;
+      float x;
+      __builtin_memcpy(&x, &bits, sizeof x);
+      out[r * out_row + j] = x * factor;
+    }
+}
+
+static void narrow_rows(int rows, int n, float factor, const float *in, int64_t in_row, uint16_t *out,
+                        int64_t out_row) {
+  for (int r = 0; r < rows; r++)
+    for (int j = 0; j < n; j++) {
+      float x = in[r * in_row + j] * factor;
+      uint32_t bits;
+      __builtin_memcpy(&bits, &x, sizeof bits);
+      uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+      out[r * out_row + j] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);
+    }
 }
 
 typedef float quad __attribute__((vector_size(16)));
@@ -249,8 +291,11 @@ static const fx_leaf g_leaf = {.name = LEAF_NAME,
                                .gemm_masked = gemm_masked,
                                .softmax = softmax,
                                .gradient = gradient,
+                               .slope = slope,
                                .scale_rows = scale_rows,
                                .copy_rows = copy_rows,
+                               .widen_rows = widen_rows,
+                               .narrow_rows = narrow_rows,
                                .transpose = transpose,
                                .dot = dot};
 

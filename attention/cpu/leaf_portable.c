@@ -38,6 +38,7 @@ static inline vec select_lanes(ivec mask, vec a, vec b) {
 #define MAX(a, b) select_lanes((a) > (b), a, b)
 #define EXP2_SCALE(p, n, bits) ((p) * (vec)(((ivec)(bits) + 127) << 23))
 #define IN_RANGE(n, lo, hi) (((lo) <= (n)) & ((hi) > (n)))
+#define HAS_BITS(word, v) ((ISPLAT((int32_t)((word) >> (4 * (v)))) & (ivec){1, 2, 4, 8}) != 0)
 #define LESS(a, b) ((a) < (b))
 #define EQUAL(a, b) ((a) == (b))
 #define SELECT(mask, a, b) select_lanes(mask, a, b)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/bench/memory.h"
-#include "core/train/mask.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
@@ -18,7 +17,7 @@ typedef struct bench {
   fx_device *device;
   fx_model *model;
   fx_inputs *inputs;
-  fx_mask_builder mask;
+  fx_attention_setup *attention;
   fx_stepper *stepper;
   fx_trace *trace;
   int64_t B, T;
@@ -44,10 +43,8 @@ static fx_status fill_inputs(bench *b) {
   *(float *)fx_inputs_data(b->inputs, 0, "loss_factor") = (float)(1.0 / (double)n);
   *(float *)fx_inputs_data(b->inputs, 0, "lr") = 1e-5f;
   *(int64_t *)fx_inputs_data(b->inputs, 0, "optimizer_step") = 1;
-  if (b->mask.needs_limits)
-    status = fx_mask_build(&b->mask, start, end, fx_inputs_data(b->inputs, 0, "mask_limits"),
-                           fx_inputs_data(b->inputs, 0, "mask_runs"),
-                           fx_inputs_data(b->inputs, 0, "mask_runs_backward"));
+  fx_attention_batch batch = {tokens, positions, start, end};
+  status = fx_attention_fill_slot(b->attention, &batch, b->inputs, 0);
   free(end);
 free_documents:
   free(start);
@@ -64,17 +61,14 @@ static fx_status build(bench *b) {
   if (!b->device) FX_TRY(fx_device_create_cpu(threads, "auto", &b->device));
   FX_TRY(fx_model_create(config, &b->model));
   fx_params_initialize(&b->model->params, (uint64_t)config->train.seed);
-  FX_TRY(fx_mask_builder_init(&b->mask, config, b->device->backend, b->B, b->T));
-  fx_model_mask mask = fx_mask_builder_model(&b->mask);
-  fx_mask_sizes sizes = fx_mask_builder_sizes(&b->mask);
+  FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));
   FX_TRY(fx_inputs_create(2, &b->inputs));
-  FX_TRY(fx_step_declare_inputs(b->inputs, b->B, b->T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_step_declare_inputs(b->inputs, b->attention));
   FX_TRY(fx_inputs_allocate(b->inputs));
   fx_step_config step = {.model = b->model,
                          .B = b->B,
                          .T = b->T,
-                         .mask = mask,
-                         .variant = b->mask.text,
+                         .attention = b->attention,
                          .inputs = b->inputs,
                          .device = b->device,
                          .mode =
@@ -166,6 +160,7 @@ static void destroy(bench *b) {
   fx_stepper_destroy(b->stepper);
   fx_trace_destroy(b->trace);
   fx_inputs_destroy(b->inputs);
+  fx_attention_setup_destroy(b->attention);
   fx_model_destroy(b->model);
   fx_device_destroy(b->device);
 }

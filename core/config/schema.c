@@ -105,6 +105,7 @@ const fx_key fx_schema[] = {
   {ENUM(runtime, dtype), "auto", VALUES("auto|float32|bfloat16"), HELP("of activations and matrix products")},
   {BOOL(runtime, deterministic), "false", HELP("bitwise repeatable on GPUs too")},
   {INT(runtime, threads), "auto", RANGE(1, 4096), AUTO, HELP("compute threads a rank; auto: the rank's cores")},
+  {STRING(runtime, compiler), "cc", LENGTH(1), HELP("C compiler for attention variants, by name or path; none: interpret them")},
   {ENUM(runtime, log_level), "info", VALUES("debug|info|warn|error"), HELP("least severe line that is printed")},
 };
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/checkpoint/checkpoint.h"
-#include "core/train/mask.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
 #include "data/tokenizer.h"
@@ -18,9 +17,10 @@ struct fx_generator {
   fx_tokenizer *tokenizer;
   fx_device *device;
   fx_model *model;
-  fx_mask_builder mask;
+  fx_attention_setup *attention;
   fx_inputs *inputs;
   fx_stepper *stepper;
+  int32_t *bounds; /* doc_start, doc_end [T]: one document over the whole window */
   int64_t T;
 };
 
@@ -69,38 +69,32 @@ close_ckpt:
   return status;
 }
 
-/* A row may see nothing behind itself: asked of the mask, not of its name. */
-static fx_status check_causal(const fx_generator *g, const int32_t *limits) {
-  fx_model_mask mask = fx_mask_builder_model(&g->mask);
-  int64_t Tpad = fx_attention_tpad((int32_t)g->T), half = mask.attr.R * mask.attr.Bm * Tpad;
-  bool causal = limits != NULL;
-  for (int64_t i = 0; causal && i < half; i++) causal = limits[half + i] <= i % Tpad + 1;
+static fx_status check_causal(const fx_generator *g, const fx_attention_batch *batch) {
+  bool causal;
+  FX_TRY(fx_attention_is_causal(g->attention, batch, &causal));
   if (causal) return FX_OK;
-  return fx_error(FX_ERR_UNSUPPORTED,
-                  "%s: attention.variant=%s sees tokens that come later, so no text can be drawn from this "
-                  "model one token after the other",
-                  g->path, g->config->attention.variant);
+  return fx_error(
+      FX_ERR_UNSUPPORTED,
+      "%s: its attention (%s) sees tokens that come later, so no text can be drawn from this model one "
+      "token after the other",
+      g->path, g->attention->text);
 }
 
 /* The inputs that no token changes: one document over the whole window. */
 static fx_status fill_constant(fx_generator *g) {
   int64_t T = g->T;
-  int32_t *bounds = NULL, *positions = fx_inputs_data(g->inputs, 0, "positions");
-  int32_t *targets = fx_inputs_data(g->inputs, 0, "targets"), *limits = NULL;
-  FX_TRY(fx_calloc(&bounds, 2 * (size_t)T, sizeof *bounds)); /* doc_start, doc_end */
+  int32_t *positions = fx_inputs_data(g->inputs, 0, "positions");
+  int32_t *targets = fx_inputs_data(g->inputs, 0, "targets"),
+          *tokens = fx_inputs_data(g->inputs, 0, "tokens");
+  FX_TRY(fx_calloc(&g->bounds, 2 * (size_t)T, sizeof *g->bounds));
   for (int64_t t = 0; t < T; t++) {
     positions[t] = (int32_t)t;
     targets[t] = -1;
-    bounds[T + t] = (int32_t)T;
+    g->bounds[T + t] = (int32_t)T;
   }
-  fx_status status = FX_OK;
-  if (g->mask.needs_limits) {
-    limits = fx_inputs_data(g->inputs, 0, "mask_limits");
-    status = fx_mask_build(&g->mask, bounds, bounds + T, limits, fx_inputs_data(g->inputs, 0, "mask_runs"),
-                           fx_inputs_data(g->inputs, 0, "mask_runs_backward"));
-  }
-  free(bounds);
-  return status == FX_OK ? check_causal(g, limits) : status;
+  fx_attention_batch batch = {tokens, positions, g->bounds, g->bounds + T};
+  FX_TRY(check_causal(g, &batch));
+  return fx_attention_fill_slot(g->attention, &batch, g->inputs, 0);
 }
 
 static fx_status prepare(fx_generator *g, int threads) {
@@ -109,17 +103,14 @@ static fx_status prepare(fx_generator *g, int threads) {
   g->T = g->config->train.seq_length;
   FX_TRY(fx_device_create_cpu(threads > 0 ? threads : fx_affinity_threads(&mine, 1, 0, NULL), "auto",
                               &g->device));
-  FX_TRY(fx_mask_builder_init(&g->mask, g->config, g->device->backend, 1, g->T));
-  fx_model_mask mask = fx_mask_builder_model(&g->mask);
-  fx_mask_sizes sizes = fx_mask_builder_sizes(&g->mask);
+  FX_TRY(fx_attention_setup_create(g->config, g->device->backend, 1, g->T, &g->attention));
   FX_TRY(fx_inputs_create(1, &g->inputs));
-  FX_TRY(fx_step_declare_inputs(g->inputs, 1, g->T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_step_declare_inputs(g->inputs, g->attention));
   FX_TRY(fx_inputs_allocate(g->inputs));
   fx_step_config step = {.model = g->model,
                          .B = 1,
                          .T = g->T,
-                         .mask = mask,
-                         .variant = g->mask.text,
+                         .attention = g->attention,
                          .inputs = g->inputs,
                          .device = g->device,
                          .mode = FX_EXEC_REPLAY,
@@ -148,6 +139,8 @@ void fx_generator_destroy(fx_generator *g) {
   if (!g) return;
   fx_stepper_destroy(g->stepper);
   fx_inputs_destroy(g->inputs);
+  fx_attention_setup_destroy(g->attention);
+  free(g->bounds);
   fx_model_destroy(g->model);
   fx_device_destroy(g->device);
   fx_tokenizer_destroy(g->tokenizer);
@@ -176,6 +169,11 @@ fx_status fx_generator_logits(fx_generator *g, const int32_t *tokens, int64_t co
                       (long long)g->config->model.vocab_size);
   memcpy(input, window, (size_t)used * sizeof *input);
   memset(input + used, 0, (size_t)(g->T - used) * sizeof *input);
+  if (g->attention->reads_tokens) {
+    fx_attention_batch batch = {input, fx_inputs_data(g->inputs, 0, "positions"), g->bounds,
+                                g->bounds + g->T};
+    FX_TRY(fx_attention_fill_slot(g->attention, &batch, g->inputs, 0));
+  }
   FX_TRY(fx_stepper_run(g->stepper, FX_PHASE_LOGITS, 0));
   *logits = fx_stepper_results(g->stepper)->logits + (used - 1) * g->model->padded_vocab;
   return FX_OK;

@@ -32,8 +32,9 @@ typedef struct recorder {
   const fx_config_model *m;
   fx_graph *graph;
   const fx_value *weight;
-  fx_attention_mask mask;
-  fx_attention_attr attention;
+  const fx_attention_setup *setup;
+  fx_attention_inputs inputs[FX_ATTENTION_MAX_KINDS]; /* of each kind, but for its parameters */
+  float scale;
   fx_value rope_table, ordinal, iteration;
   uint64_t seed;
   bool dropout;
@@ -61,7 +62,7 @@ static fx_value dropout(const recorder *r, fx_value x, const char *site) {
   return fx_dropout(FX_AT(r->graph), x, r->ordinal, r->iteration, attr);
 }
 
-static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages *s) {
+static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages *s, int32_t kind) {
   const fx_config_model *m = r->m;
   int64_t H = m->num_attention_heads, K = m->num_key_value_heads, D = m->head_dim;
   fx_value qkv = linear(r, x, s->qkv, s->qkv_bias, FX_ACT_NONE);
@@ -70,7 +71,12 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   fx_value q = fx_slice_heads(FX_AT(r->graph), qkv, 0, H, D);
   fx_value k = fx_slice_heads(FX_AT(r->graph), qkv, H * D, K, D);
   fx_value v = fx_slice_heads(FX_AT(r->graph), qkv, (H + K) * D, K, D);
-  fx_value out = fx_flex_attention(FX_AT(r->graph), q, k, v, r->mask, r->attention, NULL);
+  fx_attention_inputs inputs = r->inputs[kind];
+  fx_attention_attr attr = r->setup->kind[kind].attr;
+  attr.scale = r->scale;
+  inputs.sinks = weight_of(r, s->sinks);
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = weight_of(r, s->table[t]);
+  fx_value out = fx_flex_attention(FX_AT(r->graph), q, k, v, &inputs, attr, NULL);
   if (out == FX_NONE) return FX_NONE;
   const fx_type *type = fx_graph_type(r->graph, out);
   out = fx_reshape(FX_AT(r->graph), out, 3, (int64_t[]){type->dim[0], type->dim[1], H * D});
@@ -86,8 +92,8 @@ static fx_value feed_forward(const recorder *r, fx_value x, const fx_layer_stora
   return linear(r, h, s->down, s->down_bias, FX_ACT_NONE);
 }
 
-static fx_value layer(const recorder *r, fx_value x, const fx_layer_storages *s) {
-  fx_value a = attention(r, norm(r, x, s->norm1, s->norm1_bias), s);
+static fx_value layer(const recorder *r, fx_value x, const fx_layer_storages *s, int32_t kind) {
+  fx_value a = attention(r, norm(r, x, s->norm1, s->norm1_bias), s, kind);
   x = fx_add(FX_AT(r->graph), x, dropout(r, a, "attention.out"));
   fx_value f = feed_forward(r, norm(r, x, s->norm2, s->norm2_bias), s);
   return fx_add(FX_AT(r->graph), x, dropout(r, f, "mlp.out"));
@@ -118,23 +124,67 @@ static int map_layer(const recorder *r, const fx_layer_storages *first, const fx
   return count;
 }
 
+/* A field of a kind as an input of the graph; -1: it has none. */
+static fx_value field(const recorder *r, int index) {
+  return index < 0 ? FX_NONE : fx_graph_input(FX_AT(r->graph), r->setup->field[index].name);
+}
+
+static void attention_fields(recorder *r) {
+  for (int32_t k = 0; k < r->setup->num_kinds; k++) {
+    const fx_attention_kind *kind = &r->setup->kind[k];
+    r->inputs[k] = fx_attention_no_inputs();
+    r->inputs[k].limits = field(r, kind->limits);
+    r->inputs[k].runs = field(r, kind->runs);
+    r->inputs[k].runs_backward = field(r, kind->runs < 0 ? -1 : kind->runs + 1);
+    r->inputs[k].buffers = field(r, kind->buffers);
+  }
+}
+
+/* The nodes of the first layer of a kind. */
+typedef struct traced_layer {
+  bool done;
+  int begin, end;
+  int64_t layer;
+  fx_value input, output;
+} traced_layer;
+
+static fx_value layers(const recorder *r, const fx_model *model, fx_value x) {
+  traced_layer traced[FX_ATTENTION_MAX_KINDS] = {{0}};
+  for (int64_t l = 0; l < r->m->num_hidden_layers; l++) {
+    int32_t kind = fx_config_layer_variant(model->config, l);
+    traced_layer *first = &traced[kind];
+    fx_value from[LAYER_STORAGES + 1], to[LAYER_STORAGES + 1], result = first->output;
+    if (!first->done) {
+      *first = (traced_layer){.done = true, .begin = fx_graph_num_nodes(r->graph), .layer = l, .input = x};
+      fx_graph_set_layer(r->graph, (int)l);
+      x = first->output = layer(r, x, &model->layers[l], kind);
+      fx_graph_set_layer(r->graph, 0);
+      first->end = fx_graph_num_nodes(r->graph);
+      continue;
+    }
+    int count = map_layer(r, &model->layers[first->layer], &model->layers[l], from, to);
+    from[count] = first->input;
+    to[count++] = x;
+    if (fx_graph_repeat(r->graph, first->begin, first->end, from, to, count, (int)(l - first->layer), &result,
+                        1) != FX_OK)
+      return FX_NONE;
+    x = result;
+  }
+  return x;
+}
+
 fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_values *values,
-                         const fx_model_mask *mask, bool train) {
+                         const fx_attention_setup *setup, bool train) {
   const fx_config_model *m = &model->config->model;
   recorder r = {.m = m,
                 .graph = graph,
                 .weight = values->weight,
-                .mask = {FX_NONE, FX_NONE, FX_NONE, FX_NONE},
-                .attention = mask->attr,
+                .setup = setup,
+                .scale = (float)(1.0 / sqrt((double)m->head_dim)),
                 .rope_table = FX_NONE,
                 .seed = (uint64_t)model->config->train.seed,
                 .dropout = train && m->dropout > 0};
-  r.attention.scale = (float)(1.0 / sqrt((double)m->head_dim));
-  if (mask->limits) r.mask.limits = fx_graph_input(FX_AT(graph), "mask_limits");
-  if (mask->runs) {
-    r.mask.runs = fx_graph_input(FX_AT(graph), "mask_runs");
-    r.mask.runs_backward = fx_graph_input(FX_AT(graph), "mask_runs_backward");
-  }
+  attention_fields(&r);
   if (r.dropout) {
     r.ordinal = fx_graph_input(FX_AT(graph), "sample_ordinal");
     r.iteration = fx_graph_input(FX_AT(graph), "iteration");
@@ -142,20 +192,7 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
   if (m->position == FX_MODEL_POSITION_ROPE)
     r.rope_table = fx_rope_table(FX_AT(graph), fx_graph_input(FX_AT(graph), "positions"),
                                  (fx_rope_table_attr){m->head_dim, m->rope_theta});
-  fx_value x = embed(&r, model);
-  int begin = fx_graph_num_nodes(graph);
-  fx_value input = x;
-  x = layer(&r, x, &model->layers[0]);
-  int end = fx_graph_num_nodes(graph);
-  fx_value traced = x;
-  for (int64_t l = 1; l < m->num_hidden_layers; l++) {
-    fx_value from[LAYER_STORAGES + 1], to[LAYER_STORAGES + 1], result = traced;
-    int count = map_layer(&r, &model->layers[0], &model->layers[l], from, to);
-    from[count] = input;
-    to[count++] = x;
-    if (fx_graph_repeat(graph, begin, end, from, to, count, (int)l, &result, 1) != FX_OK) return FX_NONE;
-    x = result;
-  }
+  fx_value x = layers(&r, model, embed(&r, model));
   return norm(&r, x, model->norm, model->norm_bias);
 }
 

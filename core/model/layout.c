@@ -10,7 +10,7 @@
 
 /* Hugging Face names of the modules; `%lld` takes the layer. */
 typedef struct dialect {
-  const char *embed, *positions, *norm1, *norm2, *qkv[3], *proj, *up[2], *down, *norm;
+  const char *embed, *positions, *norm1, *norm2, *attention, *qkv[3], *proj, *up[2], *down, *norm;
   bool in_out; /* matrices stored [in, out] (GPT-2's Conv1D) */
 } dialect;
 
@@ -18,6 +18,7 @@ static const dialect g_llama = {
     .embed = "model.embed_tokens",
     .positions = "model.embed_positions",
     .norm1 = "model.layers.%lld.input_layernorm",
+    .attention = "model.layers.%lld.self_attn",
     .qkv = {"model.layers.%lld.self_attn.q_proj", "model.layers.%lld.self_attn.k_proj",
             "model.layers.%lld.self_attn.v_proj"},
     .proj = "model.layers.%lld.self_attn.o_proj",
@@ -31,6 +32,7 @@ static const dialect g_gpt2 = {
     .embed = "wte",
     .positions = "wpe",
     .norm1 = "h.%lld.ln_1",
+    .attention = "h.%lld.attn",
     .qkv = {"h.%lld.attn.c_attn"},
     .proj = "h.%lld.attn.c_proj",
     .norm2 = "h.%lld.ln_2",
@@ -56,7 +58,7 @@ static void full_name(char out[120], const char *module, int64_t layer, const ch
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   snprintf(head, sizeof head, module, (long long)layer); /* module: a constant of the tables above */
 #pragma GCC diagnostic pop
-  snprintf(out, 120, "%s.%s", head, suffix);
+  snprintf(out, 120, "%.80s.%.38s", head, suffix);
 }
 
 static fx_status add_vector(fx_params *params, const char *module, int64_t layer, const char *suffix,
@@ -143,6 +145,54 @@ static fx_status add_layer(fx_model *model, const dialect *d, int64_t layer) {
   return add_linear(params, &down, layer, &s->down, &s->down_bias);
 }
 
+/* Parameters of a layer's attention variant: sinks [H] under the name that gpt-oss gave them, learnable
+ * tables as matrices (first extent x the rest). Sinks start at zero and neither they nor, unless said, tables
+ * decay. */
+static fx_status add_attention(fx_model *model, const char *module, int64_t layer,
+                               const fx_variant *variant) {
+  const fx_config_model *m = &model->config->model;
+  fx_params *params = &model->params;
+  fx_layer_storages *s = &model->layers[layer];
+  s->sinks = -1;
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) s->table[t] = -1;
+  if (variant->sinks)
+    FX_TRY(add_vector(params, module, layer, "sinks", m->num_attention_heads, FX_INIT_ZEROS, &s->sinks));
+  for (int t = 0; t < variant->num_tables; t++) {
+    const fx_variant_table *table = &variant->tables[t];
+    const fx_ex_buffer *buffer = fx_ex_buffer_at(variant->pool, table->buffer);
+    char name[120];
+    int64_t dim[2] = {buffer->dim[0], 1};
+    for (int i = 1; i < buffer->ndim; i++) dim[1] *= buffer->dim[i];
+    int ndim = buffer->ndim > 1 ? 2 : 1;
+    fx_init_kind init = table->init == FX_TABLE_INIT_NORMAL     ? FX_INIT_NORMAL
+                        : table->init == FX_TABLE_INIT_CONSTANT ? FX_INIT_CONSTANT
+                                                                : FX_INIT_ZEROS;
+    full_name(name, module, layer, buffer->name);
+    FX_TRY(fx_params_add_storage(params,
+                                 ndim == 2 ? fx_type_2d(FX_F32, dim[0], dim[1]) : fx_type_1d(FX_F32, dim[0]),
+                                 table->weight_decay, &s->table[t]));
+    FX_TRY(fx_params_add(params, name, s->table[t], 0, ndim, dim, init, (double)table->value));
+  }
+  return FX_OK;
+}
+
+/* Variants are built here for their parameters only, and for the configured length: shapes may depend on it.
+ */
+static fx_status add_layers(fx_model *model, const dialect *d) {
+  const fx_config *config = model->config;
+  fx_ex_ranges ranges = {(int32_t)config->model.num_attention_heads, (int32_t)config->train.seq_length,
+                         (int32_t)config->train.seq_length};
+  fx_status status = FX_OK;
+  for (int64_t l = 0; l < config->model.num_hidden_layers && status == FX_OK; l++) {
+    fx_variant *variant = NULL;
+    FX_TRY(fx_config_variant(config, fx_config_layer_variant(config, l), &ranges, &variant));
+    status = add_layer(model, d, l);
+    if (status == FX_OK) status = add_attention(model, d->attention, l, variant);
+    fx_variant_destroy(variant);
+  }
+  return status;
+}
+
 static fx_status declare(fx_model *model) {
   const fx_config_model *m = &model->config->model;
   const dialect *d = m->model_type == FX_MODEL_TYPE_GPT2 ? &g_gpt2 : &g_llama;
@@ -153,7 +203,7 @@ static fx_status declare(fx_model *model) {
   if (m->position == FX_MODEL_POSITION_LEARNED)
     FX_TRY(add_table(params, d->positions, m->max_position_embeddings, m->max_position_embeddings,
                      m->hidden_size, m->initializer_range, &model->positions));
-  for (int64_t l = 0; l < m->num_hidden_layers; l++) FX_TRY(add_layer(model, d, l));
+  FX_TRY(add_layers(model, d));
   FX_TRY(add_norm(params, m, d->norm, 0, &model->norm, &model->norm_bias));
   model->head = model->embed;
   if (!m->tie_word_embeddings)
@@ -200,6 +250,14 @@ int64_t fx_model_num_params(const fx_model *model) {
   return total;
 }
 
+/* A learnable table of an attention variant: looked up, not multiplied. */
+static bool is_table(const fx_model *model, int32_t storage) {
+  for (int64_t l = 0; l < model->config->model.num_hidden_layers; l++)
+    for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++)
+      if (model->layers[l].table[t] == storage) return true;
+  return false;
+}
+
 double fx_model_flops_per_token(const fx_model *model, int64_t length) {
   const fx_config_model *m = &model->config->model;
   double weights = 0;
@@ -207,7 +265,8 @@ double fx_model_flops_per_token(const fx_model *model, int64_t length) {
     const fx_param *param = &model->params.param[i];
     bool lookup =
         (param->storage == model->embed && model->head != model->embed) || param->storage == model->positions;
-    if (param->ndim == 2 && !lookup) weights += (double)fx_param_numel(param);
+    if (param->ndim == 2 && !lookup && !is_table(model, param->storage))
+      weights += (double)fx_param_numel(param);
   }
   double attention = (double)(m->num_hidden_layers * m->num_attention_heads * m->head_dim) * (double)length;
   return 6 * weights + 6 * attention;

@@ -4,8 +4,8 @@
 #ifndef FX_CORE_MODEL_MODEL_H
 #define FX_CORE_MODEL_MODEL_H
 
-#include "attention/flex_attention.h"
 #include "core/config/config.h"
+#include "core/model/attention.h"
 #include "dynamo_rt/graph/graph.h"
 #include "parallel/param.h"
 
@@ -17,6 +17,7 @@ extern "C" {
 typedef struct fx_layer_storages {
   int32_t norm1, norm1_bias, qkv, qkv_bias, proj, proj_bias;
   int32_t norm2, norm2_bias, up, up_bias, down, down_bias;
+  int32_t sinks, table[FX_VARIANT_MAX_TABLES]; /* of its attention variant */
 } fx_layer_storages;
 
 typedef struct fx_model {
@@ -45,18 +46,14 @@ typedef struct fx_model_values {
 fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values *out);
 void fx_model_values_fini(fx_model_values *values);
 
-/* What a forward reads besides the weights. Runtime inputs by these names: tokens, targets, positions int32
- * [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); mask_limits, mask_runs,
- * mask_runs_backward. */
-typedef struct fx_model_mask {
-  fx_attention_attr attr;
-  bool limits, runs;
-} fx_model_mask;
+/* What a forward reads besides the weights, as runtime inputs by these names: tokens, targets, positions
+ * int32 [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); the fields of the attention setup.
+ */
 
-/* Records embedding, layers and final norm -> [B, T, E]. The first layer is traced, the others are repeated
- * from it. train: dropout applies. */
+/* Records embedding, layers and final norm -> [B, T, E]. The first layer of each kind is traced, the others
+ * are repeated from it. train: dropout applies. */
 fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_values *values,
-                         const fx_model_mask *mask, bool train);
+                         const fx_attention_setup *setup, bool train);
 /* The head's weight value [padded_vocab, E]. */
 fx_value fx_model_head(const fx_model *model, const fx_model_values *values);
 

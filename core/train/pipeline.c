@@ -17,7 +17,8 @@ struct fx_pipeline {
   fx_documents train_documents, valid_documents;
   fx_sampler *train, *valid;
   fx_prefetch *prefetch;
-  int32_t *doc_start, *doc_end; /* [B, T] of the validation batch being filled */
+  int32_t *doc_start, *doc_end;        /* [B, T] of the validation batch being filled */
+  char *stage_scratch, *valid_scratch; /* of the attention setup: the prefetch thread's and the caller's */
 };
 
 static fx_status load(fx_pipeline *pipeline, const fx_config_strings *patterns, fx_corpus **out) {
@@ -60,13 +61,13 @@ static fx_status make_samplers(fx_pipeline *pipeline) {
 }
 
 static fx_status mask_stage(void *ctx, fx_batch *batch) {
-  const fx_mask_builder *mask = ctx;
-  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
-  void *limits, *runs, *runs_backward;
-  FX_TRY(fx_batch_buffer(batch, "mask_limits", FX_I32, sizes.limits, &limits));
-  FX_TRY(fx_batch_buffer(batch, "mask_runs", FX_I32, sizes.runs, &runs));
-  FX_TRY(fx_batch_buffer(batch, "mask_runs_backward", FX_I32, sizes.runs_backward, &runs_backward));
-  return fx_mask_build(mask, batch->doc_start, batch->doc_end, limits, runs, runs_backward);
+  const fx_pipeline *pipeline = ctx;
+  const fx_attention_setup *attention = pipeline->options.attention;
+  fx_attention_batch in = {batch->tokens, batch->positions, batch->doc_start, batch->doc_end};
+  void *memory[FX_ATTENTION_MAX_FIELDS];
+  for (int i = 0; i < attention->num_fields; i++)
+    FX_TRY(fx_batch_buffer(batch, attention->field[i].name, FX_I32, attention->field[i].words, &memory[i]));
+  return fx_attention_fill(attention, &in, memory, pipeline->stage_scratch);
 }
 
 static fx_batch_layout layout_of(const fx_pipeline *pipeline) {
@@ -78,20 +79,21 @@ static fx_batch_layout layout_of(const fx_pipeline *pipeline) {
 }
 
 static fx_status start_prefetch(fx_pipeline *pipeline) {
-  const fx_mask_builder *mask = pipeline->options.mask;
-  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
-  fx_batch_field fields[] = {{"mask_limits", FX_I32, sizes.limits, NULL},
-                             {"mask_runs", FX_I32, sizes.runs, NULL},
-                             {"mask_runs_backward", FX_I32, sizes.runs_backward, NULL}};
-  fx_batch_stage stage = {"mask", mask_stage, (void *)(uintptr_t)mask};
+  const fx_attention_setup *attention = pipeline->options.attention;
+  fx_batch_field fields[FX_ATTENTION_MAX_FIELDS];
+  for (int i = 0; i < attention->num_fields; i++) {
+    fields[i] = (fx_batch_field){.dtype = FX_I32, .elements = attention->field[i].words};
+    memcpy(fields[i].name, attention->field[i].name, sizeof fields[i].name);
+  }
+  fx_batch_stage stage = {"mask", mask_stage, pipeline};
   fx_prefetch_options options = {.sampler = pipeline->train,
                                  .layout = layout_of(pipeline),
                                  .consumed_samples = pipeline->options.consumed_samples,
                                  .depth = (int)pipeline->options.config->data.prefetch,
                                  .fields = fields,
-                                 .n_fields = mask->needs_limits ? 3 : 0,
+                                 .n_fields = attention->num_fields,
                                  .stages = &stage,
-                                 .n_stages = mask->needs_limits ? 1 : 0};
+                                 .n_stages = attention->num_fields > 0};
   return fx_prefetch_create(&options, &pipeline->prefetch);
 }
 
@@ -105,6 +107,9 @@ fx_status fx_pipeline_create(const fx_pipeline_options *options, fx_pipeline **o
   FX_TRY_GOTO(make_samplers(pipeline), destroy_pipeline);
   FX_TRY_GOTO(fx_calloc(&pipeline->doc_start, tokens, sizeof(int32_t)), destroy_pipeline);
   FX_TRY_GOTO(fx_calloc(&pipeline->doc_end, tokens, sizeof(int32_t)), destroy_pipeline);
+  size_t scratch = options->attention->scratch_bytes + FX_ALIGN;
+  FX_TRY_GOTO(fx_alloc_aligned(&pipeline->stage_scratch, scratch), destroy_pipeline);
+  FX_TRY_GOTO(fx_alloc_aligned(&pipeline->valid_scratch, scratch), destroy_pipeline);
   FX_TRY_GOTO(start_prefetch(pipeline), destroy_pipeline);
   *out = pipeline;
   return FX_OK;
@@ -125,6 +130,8 @@ void fx_pipeline_destroy(fx_pipeline *pipeline) {
   if (pipeline->tokenizer) fx_tokenizer_destroy(pipeline->tokenizer);
   free(pipeline->doc_start);
   free(pipeline->doc_end);
+  free(pipeline->stage_scratch);
+  free(pipeline->valid_scratch);
   free(pipeline);
 }
 
@@ -152,11 +159,8 @@ fx_status fx_pipeline_next(fx_pipeline *pipeline, fx_inputs *inputs, int slot, i
   FX_TRY(fx_prefetch_next(pipeline->prefetch, &batch));
   static const char *const names[] = {"tokens", "targets", "positions", "sample_ordinal"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) copy_field(batch, inputs, slot, names[i]);
-  if (pipeline->options.mask->needs_limits) {
-    copy_field(batch, inputs, slot, "mask_limits");
-    copy_field(batch, inputs, slot, "mask_runs");
-    copy_field(batch, inputs, slot, "mask_runs_backward");
-  }
+  const fx_attention_setup *attention = pipeline->options.attention;
+  for (int i = 0; i < attention->num_fields; i++) copy_field(batch, inputs, slot, attention->field[i].name);
   *valid = batch->global_valid;
   *(float *)fx_inputs_data(inputs, slot, "loss_factor") = *valid > 0 ? (float)(1.0 / (double)*valid) : 0.0f;
   fx_prefetch_release(pipeline->prefetch, batch);
@@ -192,10 +196,12 @@ fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_input
     ((int64_t *)fx_inputs_data(inputs, slot, "sample_ordinal"))[row] = first + row;
   }
   *(float *)fx_inputs_data(inputs, slot, "loss_factor") = 1.0f;
-  if (!pipeline->options.mask->needs_limits) return FX_OK;
-  return fx_mask_build(pipeline->options.mask, pipeline->doc_start, pipeline->doc_end,
-                       fx_inputs_data(inputs, slot, "mask_limits"), fx_inputs_data(inputs, slot, "mask_runs"),
-                       fx_inputs_data(inputs, slot, "mask_runs_backward"));
+  const fx_attention_setup *attention = pipeline->options.attention;
+  fx_attention_batch in = {tokens, positions, pipeline->doc_start, pipeline->doc_end};
+  void *memory[FX_ATTENTION_MAX_FIELDS];
+  for (int i = 0; i < attention->num_fields; i++)
+    memory[i] = fx_inputs_data(inputs, slot, attention->field[i].name);
+  return fx_attention_fill(attention, &in, memory, pipeline->valid_scratch);
 }
 
 double fx_pipeline_wait_seconds(const fx_pipeline *pipeline) {

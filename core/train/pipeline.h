@@ -4,7 +4,7 @@
 #ifndef FX_CORE_TRAIN_PIPELINE_H
 #define FX_CORE_TRAIN_PIPELINE_H
 
-#include "core/train/mask.h"
+#include "core/model/attention.h"
 #include "data/prefetch.h"
 #include "dynamo_rt/graph/inputs.h"
 
@@ -16,7 +16,7 @@ typedef struct fx_pipeline fx_pipeline;
 
 typedef struct fx_pipeline_options {
   const fx_config *config;
-  const fx_mask_builder *mask; /* borrowed */
+  const fx_attention_setup *attention; /* borrowed */
   int64_t dp_rank, dp_size;
   int64_t consumed_samples; /* where training goes on */
   const fx_log *log;

@@ -19,7 +19,7 @@ static fx_value scalar(fx_graph *graph, const char *name, float *data) {
 /* The loss and, in *nll, its terms. */
 static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values,
                             bool train, fx_value *nll) {
-  fx_value hidden = fx_model_hidden(c->model, graph, values, &c->mask, train);
+  fx_value hidden = fx_model_hidden(c->model, graph, values, c->attention, train);
   fx_value targets = fx_graph_input(FX_AT(graph), "targets"),
            factor = fx_graph_input(FX_AT(graph), "loss_factor");
   fx_head_ce_attr attr = {c->model->config->model.vocab_size};
@@ -139,7 +139,7 @@ static fx_status record_logits(const fx_step_config *c, const fx_step_results *r
   fx_model_values values = {NULL};
   FX_ASSERT(results->logits);
   FX_TRY(fx_model_bind(c->model, graph, &values));
-  fx_value hidden = fx_model_hidden(c->model, graph, &values, &c->mask, false);
+  fx_value hidden = fx_model_hidden(c->model, graph, &values, c->attention, false);
   fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,
                               (fx_linear_attr){0, FX_ACT_NONE});
   fx_model_values_fini(&values);

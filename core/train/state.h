@@ -41,7 +41,7 @@ typedef struct fx_trainer {
   fx_topology *topology;
   char topology_text[64];
   fx_model *model;
-  fx_mask_builder mask;
+  fx_attention_setup *attention;
   fx_inputs *inputs;
   fx_stepper *stepper;
   fx_pipeline *pipeline;

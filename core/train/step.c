@@ -23,7 +23,7 @@ struct fx_stepper {
   void *arena;
   size_t arena_bytes;
   int64_t capacity; /* tokens that results hold */
-  char variant[128], reason[160];
+  char reason[160];
 };
 
 const char *fx_phase_name(fx_phase phase) {
@@ -35,10 +35,9 @@ const char *fx_phase_name(fx_phase phase) {
   return names[phase];
 }
 
-fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask,
-                                 int64_t run_words, int64_t run_words_backward) {
+fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention) {
   static const char *const per_token[] = {"tokens", "targets", "positions"};
-  int64_t Tpad = fx_attention_tpad((int32_t)T);
+  int64_t B = attention->B, T = attention->T;
   for (size_t i = 0; i < sizeof per_token / sizeof per_token[0]; i++)
     FX_TRY(fx_inputs_add(inputs, per_token[i], fx_type_2d(FX_I32, B, T)));
   FX_TRY(fx_inputs_add(inputs, "sample_ordinal", fx_type_1d(FX_I64, B)));
@@ -47,13 +46,7 @@ fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const 
   FX_TRY(fx_inputs_add(inputs, "loss_factor", fx_type_1d(FX_F32, 1)));
   FX_TRY(fx_inputs_add(inputs, "lr", fx_type_1d(FX_F32, 1)));
   FX_TRY(fx_inputs_add(inputs, "flags", fx_type_1d(FX_F32, FX_STEP_FLAGS)));
-  if (mask->limits)
-    FX_TRY(fx_inputs_add(inputs, "mask_limits", fx_type_1d(FX_I32, 2 * mask->attr.R * mask->attr.Bm * Tpad)));
-  if (mask->runs) {
-    FX_TRY(fx_inputs_add(inputs, "mask_runs", fx_type_1d(FX_I32, run_words)));
-    FX_TRY(fx_inputs_add(inputs, "mask_runs_backward", fx_type_1d(FX_I32, run_words_backward)));
-  }
-  return FX_OK;
+  return fx_attention_declare(attention, inputs);
 }
 
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
@@ -61,7 +54,6 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&stepper, 1, sizeof *stepper));
   stepper->config = *config;
-  strncpy(stepper->variant, config->variant, sizeof stepper->variant - 1);
   if (!stepper->config.bucket_elements) stepper->config.bucket_elements = DEFAULT_BUCKET;
   stepper->capacity = config->B * config->T;
   fx_step_results *r = &stepper->results;
@@ -103,7 +95,7 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
   key.batch = (uint64_t)c->B;
   key.length = (uint64_t)c->T;
   key.dtype = FX_F32;
-  key.variant = fx_hash64_text(stepper->variant);
+  key.variant = fx_hash64_text(stepper->config.attention->text);
   key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
   key.topology = fx_hash64_text(c->topology ? c->topology : "");
   key.threads = (uint64_t)c->device->threads;
@@ -199,17 +191,16 @@ const char *fx_stepper_miss_reason(const fx_stepper *stepper) {
   return stepper->reason;
 }
 
-fx_status fx_stepper_reconfigure(fx_stepper *stepper, int64_t B, int64_t T, const fx_model_mask *mask,
-                                 const char *variant, fx_inputs *inputs) {
+fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention,
+                                 fx_inputs *inputs) {
+  int64_t B = attention->B, T = attention->T;
   if (B * T > stepper->capacity)
     return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B,
                     (long long)T, (long long)stepper->capacity);
   stepper->config.B = B;
   stepper->config.T = T;
-  stepper->config.mask = *mask;
+  stepper->config.attention = attention;
   stepper->config.inputs = inputs;
-  memset(stepper->variant, 0, sizeof stepper->variant);
-  strncpy(stepper->variant, variant, sizeof stepper->variant - 1);
   memset(stepper->current, 0, sizeof stepper->current);
   return FX_OK;
 }

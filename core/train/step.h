@@ -57,8 +57,7 @@ typedef struct fx_step_results {
 typedef struct fx_step_config {
   const fx_model *model;
   int64_t B, T;
-  fx_model_mask mask;
-  const char *variant; /* canonical text of the attention variant, e.g. "sliding_window(window=64)" */
+  const fx_attention_setup *attention; /* borrowed; of these B and T */
   const char *topology;
   fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded */
   fx_inputs *inputs;
@@ -75,10 +74,9 @@ typedef struct fx_step_config {
 typedef struct fx_stepper fx_stepper;
 
 /* Declares the runtime inputs of a step (the caller then allocates them): tokens, targets, positions int32
- * [B, T]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; mask_*
- * as `mask` says. */
-fx_status fx_step_declare_inputs(fx_inputs *inputs, int64_t B, int64_t T, const fx_model_mask *mask,
-                                 int64_t run_words, int64_t run_words_backward);
+ * [B, T]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; the
+ * fields of the attention setup, which says what B and T are. */
+fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention);
 
 /* Everything but the model is copied or borrowed for the stepper's life. */
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out);
@@ -96,10 +94,10 @@ const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);
 size_t fx_stepper_arena_bound(const fx_stepper *stepper); /* largest max-live bound of its plans */
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper);
-/* Another batch, length or variant of the same model, with its own runtime inputs (borrowed); B * T may not
- * exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached. */
-fx_status fx_stepper_reconfigure(fx_stepper *stepper, int64_t B, int64_t T, const fx_model_mask *mask,
-                                 const char *variant, fx_inputs *inputs);
+/* Another batch, length or variant of the same model, with its own runtime inputs (all borrowed); B * T may
+ * not exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached.
+ */
+fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention, fx_inputs *inputs);
 /* Why the last capture was needed, e.g. "sequence length 64 -> 128". */
 const char *fx_stepper_miss_reason(const fx_stepper *stepper);
 

@@ -87,11 +87,9 @@ static bool saves_beside(const fx_trainer *run) {
 static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
-  FX_TRY(fx_mask_builder_init(&run->mask, config, run->device->backend, B, T));
-  fx_model_mask mask = fx_mask_builder_model(&run->mask);
-  fx_mask_sizes sizes = fx_mask_builder_sizes(&run->mask);
+  FX_TRY(fx_attention_setup_create(config, run->device->backend, B, T, &run->attention));
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
-  FX_TRY(fx_step_declare_inputs(run->inputs, B, T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
   FX_TRY(fx_inputs_allocate(run->inputs));
   if (saves_beside(run)) {
     size_t bytes = 3 * (size_t)run->model->params.numel * sizeof(float);
@@ -101,8 +99,7 @@ static fx_status create_stepper(fx_trainer *run) {
   fx_step_config step = {.model = run->model,
                          .B = B,
                          .T = T,
-                         .mask = mask,
-                         .variant = run->mask.text,
+                         .attention = run->attention,
                          .topology = run->topology_text,
                          .dp = run->topology->comm.dp_cp,
                          .inputs = run->inputs,
@@ -181,12 +178,12 @@ static void describe(const fx_trainer *run) {
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
-          (long long)fx_pipeline_valid_tokens(run->pipeline), run->mask.text);
+          (long long)fx_pipeline_valid_tokens(run->pipeline), run->attention->text);
 }
 
 static fx_status create_data(fx_trainer *run) {
   fx_pipeline_options options = {.config = run->config,
-                                 .mask = &run->mask,
+                                 .attention = run->attention,
                                  .dp_rank = run->topology->dp_rank,
                                  .dp_size = run->topology->dp,
                                  .consumed_samples = run->consumed_samples,
@@ -421,6 +418,7 @@ static void destroy(fx_trainer *run) {
   fx_stepper_destroy(run->stepper);
   fx_trace_destroy(run->trace);
   fx_inputs_destroy(run->inputs);
+  fx_attention_setup_destroy(run->attention);
   fx_model_destroy(run->model);
   fx_topology_destroy(run->topology);
   fx_device_destroy(run->device);

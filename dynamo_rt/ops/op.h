@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { FX_MAX_IN = 12, FX_MAX_OUT = 6 };
+enum { FX_MAX_IN = 20, FX_MAX_OUT = 8 };
 
 typedef int32_t fx_value; /* an SSA value of a graph; FX_NONE: absent */
 enum { FX_NONE = -1 };

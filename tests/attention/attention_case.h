@@ -123,14 +123,14 @@ static inline attention_case case_create(attention_spec s) {
   c.out = case_room((size_t)c.o_count * 4), c.dout = case_room((size_t)c.o_count * 4);
   c.lse = case_room((size_t)c.lse_count * 4), c.dlse = case_room((size_t)c.lse_count * 4);
   int64_t k_at = fused ? HD : 0;
-  c.q = (fx_attention_in){c.qkv, s.T_q * q_width, q_width, s.D};
-  c.k = (fx_attention_in){c.kv + k_at, s.T_kv * kv_width, kv_width, s.D};
-  c.v = (fx_attention_in){c.kv + k_at + KD, s.T_kv * kv_width, kv_width, s.D};
-  c.o = (fx_attention_out){c.out, s.T_q * o_width, o_width, s.D};
-  c.gradient = (fx_attention_in){c.dout, s.T_q * o_width, o_width, s.D};
-  c.dq = (fx_attention_out){c.dqkv, s.T_q * q_width, q_width, s.D};
-  c.dk = (fx_attention_out){c.dkv + k_at, s.T_kv * kv_width, kv_width, s.D};
-  c.dv = (fx_attention_out){c.dkv + k_at + KD, s.T_kv * kv_width, kv_width, s.D};
+  c.q = (fx_attention_in){c.qkv, s.T_q * q_width, q_width, s.D, FX_F32};
+  c.k = (fx_attention_in){c.kv + k_at, s.T_kv * kv_width, kv_width, s.D, FX_F32};
+  c.v = (fx_attention_in){c.kv + k_at + KD, s.T_kv * kv_width, kv_width, s.D, FX_F32};
+  c.o = (fx_attention_out){c.out, s.T_q * o_width, o_width, s.D, FX_F32};
+  c.gradient = (fx_attention_in){c.dout, s.T_q * o_width, o_width, s.D, FX_F32};
+  c.dq = (fx_attention_out){c.dqkv, s.T_q * q_width, q_width, s.D, FX_F32};
+  c.dk = (fx_attention_out){c.dkv + k_at, s.T_kv * kv_width, kv_width, s.D, FX_F32};
+  c.dv = (fx_attention_out){c.dkv + k_at + KD, s.T_kv * kv_width, kv_width, s.D, FX_F32};
   case_fill(&c);
   case_limits(&c);
   c.shape = (fx_attention_shape){.B = s.B, .T_q = s.T_q, .T_kv = s.T_kv, .H = s.H, .K = s.K, .D = s.D};
@@ -160,12 +160,13 @@ static inline void case_run(attention_case *c, int threads, fx_attention_isa isa
   shape.threads = threads, shape.isa = isa;
   shape.limits = strcmp(c->spec.variant, "full") == 0 && !c->spec.runs ? NULL : &c->limits;
   shape.runs = c->spec.runs ? &c->runs[0] : NULL;
-  fx_attention_forward f = {shape, c->q, c->k, c->v, c->o, c->lse, c->workspace};
+  fx_attention_forward f = {.shape = shape, .q = c->q, .k = c->k, .v = c->v, .out = c->o, .lse = c->lse};
+  f.workspace = c->workspace;
   CHECK_OK(fx_attention_cpu_forward(&f));
   shape.runs = c->spec.runs ? &c->runs[1] : NULL;
   fx_attention_backward g = {
       .shape = shape, .q = c->q, .k = c->k, .v = c->v, .dout = c->gradient, .lse = c->lse};
-  g.out = (fx_attention_in){c->o.data, c->o.batch, c->o.time, c->o.head};
+  g.out = (fx_attention_in){c->o.data, c->o.batch, c->o.time, c->o.head, FX_F32};
   g.dlse = c->spec.dlse ? c->dlse : NULL;
   g.dq = c->dq, g.dk = c->dk, g.dv = c->dv, g.workspace = c->workspace;
   CHECK_OK(fx_attention_cpu_backward(&g));

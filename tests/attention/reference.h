@@ -20,7 +20,7 @@ static inline double *reference_load(const fx_attention_in *view, int B, int hea
     for (int h = 0; h < heads; h++)
       for (int t = 0; t < T; t++)
         for (int d = 0; d < D; d++)
-          *at++ = (double)view->data[b * view->batch + h * view->head + t * view->time + d];
+          *at++ = (double)((const float *)view->data)[b * view->batch + h * view->head + t * view->time + d];
   return dense;
 }
 

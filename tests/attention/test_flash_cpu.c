@@ -23,7 +23,8 @@ static void compare(const attention_case *c, const char *what, const fx_attentio
           for (int d = 0; d < D; d++) {
             int64_t at = ((int64_t)(b * heads + h) * T + t) * D + d;
             double difference =
-                (double)got->data[b * got->batch + h * got->head + t * got->time + d] - want[at];
+                (double)((const float *)got->data)[b * got->batch + h * got->head + t * got->time + d] -
+                want[at];
             error += difference * difference;
             norm += want[at] * want[at];
             spread += mass ? mass[at] * mass[at] : 0;
@@ -189,7 +190,7 @@ static void differences(const attention_case *c, reference *r, double *input, co
     input[at] = before;
     double want = (up - down) / (2 * step);
     int64_t d = at % s->D, t = at / s->D % T, h = at / s->D / T % heads, b = at / s->D / T / heads;
-    double value = (double)got->data[b * got->batch + h * got->head + t * got->time + d];
+    double value = (double)((const float *)got->data)[b * got->batch + h * got->head + t * got->time + d];
     CHECK_MSG(fabs(value - want) <= 2e-5 * (1 + fabs(want)), "%s, entry %lld: expected %.9g, got %.9g",
               s->variant, (long long)at, want, value);
   }

@@ -36,12 +36,14 @@ static double row_error(const attention_case *c, int q) {
   for (int n = from; n <= q; n++) {
     double score = 0;
     for (int d = 0; d < D; d++)
-      score += (double)c->q.data[q * c->q.time + d] * (double)c->k.data[n * c->k.time + d];
+      score += (double)((const float *)c->q.data)[q * c->q.time + d] *
+               (double)((const float *)c->k.data)[n * c->k.time + d];
     sum += p[n - from] = exp(score * (double)c->shape.scale);
   }
   for (int d = 0; d < D; d++) {
     double want = 0;
-    for (int n = from; n <= q; n++) want += p[n - from] / sum * (double)c->v.data[n * c->v.time + d];
+    for (int n = from; n <= q; n++)
+      want += p[n - from] / sum * (double)((const float *)c->v.data)[n * c->v.time + d];
     error += pow((double)c->out[q * c->o.time + d] - want, 2);
     norm += want * want;
   }
@@ -54,7 +56,7 @@ static double dv_error(const attention_case *c) {
   for (int d = 0; d < D; d++) {
     double got = 0, want = 0;
     for (int t = 0; t < T; t++) {
-      got += (double)c->dv.data[t * c->dv.time + d];
+      got += (double)((const float *)c->dv.data)[t * c->dv.time + d];
       want += (double)c->dout[t * c->o.time + d];
     }
     error += pow(got - want, 2);

@@ -34,7 +34,7 @@ static bool results_same(const attention_case *c, const results *r) {
 
 static bool row_same(const float *a, const float *b, const fx_attention_out *view, const float *base,
                      int b_at, int t, int heads, int D) {
-  int64_t at = view->data - base + b_at * view->batch + t * view->time;
+  int64_t at = (const float *)view->data - base + b_at * view->batch + t * view->time;
   return same_bits(a + at, b + at, (int64_t)heads * D);
 }
 
@@ -199,7 +199,8 @@ static void ring_chunk_forward(ring *r, int from, int to, bool first) {
   fx_attention_partial p = {.q = c->q, .k = c->k, .v = c->v, .state = r->state, .first = first};
   p.shape = chunk_shape(r, from, to, FX_ATTENTION_FORWARD, &runs);
   p.workspace = c->workspace;
-  p.k.data += from * c->k.time, p.v.data += from * c->v.time;
+  p.k.data = (const float *)p.k.data + from * c->k.time,
+  p.v.data = (const float *)p.v.data + from * c->v.time;
   CHECK_OK(fx_attention_cpu_partial(&p));
   free(runs.run);
 }
@@ -210,10 +211,11 @@ static void ring_chunk_backward(ring *r, int from, int to) {
   fx_attention_backward g = {
       .q = c->q, .k = c->k, .v = c->v, .dout = c->gradient, .lse = c->lse, .dlse = c->dlse};
   g.shape = chunk_shape(r, from, to, FX_ATTENTION_BACKWARD, &runs);
-  g.out = (fx_attention_in){c->o.data, c->o.batch, c->o.time, c->o.head};
+  g.out = (fx_attention_in){c->o.data, c->o.batch, c->o.time, c->o.head, FX_F32};
   g.dq = c->dq, g.dk = c->dk, g.dv = c->dv, g.workspace = c->workspace;
-  g.k.data += from * c->k.time, g.v.data += from * c->v.time;
-  g.dk.data += from * c->dk.time, g.dv.data += from * c->dv.time;
+  g.k.data = (const float *)g.k.data + from * c->k.time,
+  g.v.data = (const float *)g.v.data + from * c->v.time;
+  g.dk.data = (float *)g.dk.data + from * c->dk.time, g.dv.data = (float *)g.dv.data + from * c->dv.time;
   CHECK_OK(fx_attention_cpu_backward(&g));
   int width = c->spec.H * c->spec.D;
   for (int b = 0; b < c->spec.B; b++)
@@ -232,7 +234,7 @@ static double distance(const attention_case *c, const fx_attention_out *view, co
   for (int b = 0; b < c->spec.B; b++)
     for (int t = 0; t < c->spec.T_q; t++)
       for (int i = 0; i < heads * c->spec.D; i++) {
-        int64_t at = view->data - base + b * view->batch + t * view->time + i;
+        int64_t at = (const float *)view->data - base + b * view->batch + t * view->time + i;
         error += pow((double)got[at] - (double)want[at], 2);
         norm += pow((double)want[at], 2);
       }
@@ -255,7 +257,7 @@ static void chunks_add_up(void) {
       memset(r.dq, 0, (size_t)c.q_count * sizeof(float));
       for (int i = 0; i < 3; i++)
         ring_chunk_forward(&r, cuts[orders[order][i]], cuts[orders[order][i] + 1], i == 0);
-      CHECK_OK(fx_attention_cpu_finalize(&c.shape, &r.state, c.o, c.lse));
+      CHECK_OK(fx_attention_cpu_finalize(&c.shape, &r.state, NULL, c.o, c.lse));
       for (int i = 0; i < 3; i++) ring_chunk_backward(&r, cuts[i], cuts[i + 1]);
       double off[] = {distance(&c, &c.o, c.out, c.out, whole.out, 4),
                       distance(&c, &c.dq, c.dqkv, r.dq, whole.dqkv, 4),
@@ -294,7 +296,7 @@ static void unseen_chunk(void) {
   CHECK_OK(fx_attention_cpu_partial(&later));
   CHECK(same_bits(o, c.out, c.o_count));
   CHECK(same_bits(m, r.state.m, c.lse_count) && same_bits(l, r.state.l, c.lse_count));
-  CHECK_OK(fx_attention_cpu_finalize(&c.shape, &r.state, c.o, c.lse));
+  CHECK_OK(fx_attention_cpu_finalize(&c.shape, &r.state, NULL, c.o, c.lse));
   CHECK(same_bits(c.out, whole.out, c.o_count));
   CHECK(same_bits(c.lse, whole.lse, c.lse_count));
   free(o), free(m), free(l), free(nan_keys), free(r.state.m), free(r.state.l);

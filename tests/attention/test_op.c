@@ -98,7 +98,7 @@ static fx_value dot(fx_graph *g, fx_value x, const float *weight, int64_t n) {
 
 typedef struct views {
   fx_value base, q, k, v;
-  fx_attention_mask mask;
+  fx_attention_inputs mask;
   fx_attention_attr attr;
 } views;
 
@@ -108,9 +108,9 @@ static views record_views(fx_graph *g, const problem *p) {
   x.q = fx_slice_heads(FX_AT(g), x.base, 0, H, D);
   x.k = fx_slice_heads(FX_AT(g), x.base, H * D, K, D);
   x.v = fx_slice_heads(FX_AT(g), x.base, (H + K) * D, K, D);
-  x.mask = (fx_attention_mask){constant(g, "limits", p->limits, fx_type_1d(FX_I32, 2 * B * TPAD)), FX_NONE,
-                               FX_NONE, FX_NONE};
-  x.attr = (fx_attention_attr){k_scale, 1, B, T};
+  x.mask = fx_attention_no_inputs();
+  x.mask.limits = constant(g, "limits", p->limits, fx_type_1d(FX_I32, 2 * B * TPAD));
+  x.attr = (fx_attention_attr){.scale = k_scale, .R = 1, .Bm = B, .Hm = 1, .T_total = T};
   return x;
 }
 
@@ -163,7 +163,7 @@ static void forward_and_backward(void) {
   for (int mode = 0; mode < 2; mode++) {
     fx_graph *g = fx_graph_create(NULL);
     views x = record_views(g, p);
-    fx_value l = FX_NONE, o = fx_flex_attention(FX_AT(g), x.q, x.k, x.v, x.mask, x.attr, &l), grads[1];
+    fx_value l = FX_NONE, o = fx_flex_attention(FX_AT(g), x.q, x.k, x.v, &x.mask, x.attr, &l), grads[1];
     /* lse may hold -inf, and -inf * 0 is NaN: only its gradient is wanted here, so the dot product itself is
      * not stored */
     fx_value loss =
@@ -213,11 +213,11 @@ static void chunks_merge(void) {
       fx_value keys = constant(g, "chunk", chunk[i], fx_type_3d(FX_F32, B, length[i], C));
       fx_value k = fx_slice_heads(FX_AT(g), keys, H * D, K, D),
                v = fx_slice_heads(FX_AT(g), keys, (H + K) * D, K, D);
-      fx_attention_mask mask = x.mask;
+      fx_attention_inputs mask = x.mask;
       mask.kv_base = constant(g, "base", &base[i], fx_type_1d(FX_I32, 1));
-      fx_flex_attention_partial(FX_AT(g), x.q, k, v, mask, x.attr, c == 0, &state);
+      fx_flex_attention_partial(FX_AT(g), x.q, k, v, &mask, x.attr, c == 0, &state);
     }
-    fx_value l = FX_NONE, o = fx_flex_attention_finish(FX_AT(g), state, &l);
+    fx_value l = FX_NONE, o = fx_flex_attention_finish(FX_AT(g), state, FX_NONE, FX_F32, &l);
     fx_store(FX_AT(g), constant(g, "out", p->out, fx_type_1d(FX_F32, B * T * H * D)), o);
     fx_store(FX_AT(g), constant(g, "lse", p->lse, fx_type_1d(FX_F32, B * H * TPAD)), l);
     run(g, FX_EXEC_REPLAY);
@@ -237,9 +237,9 @@ static void shapes_are_checked(void) {
   fx_graph *g = fx_graph_create(NULL);
   views x = record_views(g, p);
   x.mask.limits = constant(g, "short", p->limits, fx_type_1d(FX_I32, 2 * B * TPAD - 2));
-  CHECK_INT(fx_flex_attention(FX_AT(g), x.q, x.k, x.v, x.mask, x.attr, NULL), FX_NONE);
+  CHECK_INT(fx_flex_attention(FX_AT(g), x.q, x.k, x.v, &x.mask, x.attr, NULL), FX_NONE);
   CHECK_STATUS(fx_graph_status(g), FX_ERR_SHAPE);
-  CHECK_HAS(fx_error_text(), "limits must be int32 [2, R, Bm, 256]");
+  CHECK_HAS(fx_error_text(), "limits must be int32 [2, R, Bm, Hm, 256]");
   fx_graph_destroy(g);
   free(p);
 }

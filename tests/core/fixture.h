@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/train/mask.h"
 #include "core/train/step.h"
 #include "dynamo_rt/base/memory.h"
 #include "tests/harness.h"
@@ -16,7 +15,7 @@ typedef struct fixture {
   fx_device *device;
   fx_model *model;
   fx_inputs *inputs;
-  fx_mask_builder mask;
+  fx_attention_setup *attention;
   fx_stepper *stepper;
   int64_t B, T;
 } fixture;
@@ -29,13 +28,9 @@ typedef struct fixture_options {
   int64_t bucket_elements;
 } fixture_options;
 
-static inline void fixture_inputs(const fixture *f, const fx_mask_builder *mask, int64_t B, int64_t T,
-                                  fx_inputs **out) {
-  (void)f;
-  fx_mask_sizes sizes = fx_mask_builder_sizes(mask);
-  fx_model_mask model_mask = fx_mask_builder_model(mask);
+static inline void fixture_inputs(const fx_attention_setup *attention, fx_inputs **out) {
   CHECK_OK(fx_inputs_create(2, out));
-  CHECK_OK(fx_step_declare_inputs(*out, B, T, &model_mask, sizes.runs, sizes.runs_backward));
+  CHECK_OK(fx_step_declare_inputs(*out, attention));
   CHECK_OK(fx_inputs_allocate(*out));
 }
 
@@ -47,13 +42,12 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
   if (!CHECK_OK(fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
     return false;
   if (!CHECK_OK(fx_model_create(f->config, &f->model))) return false;
-  if (!CHECK_OK(fx_mask_builder_init(&f->mask, f->config, FX_BACKEND_CPU, B, T))) return false;
-  fixture_inputs(f, &f->mask, B, T, &f->inputs);
+  if (!CHECK_OK(fx_attention_setup_create(f->config, FX_BACKEND_CPU, B, T, &f->attention))) return false;
+  fixture_inputs(f->attention, &f->inputs);
   fx_step_config step = {.model = f->model,
                          .B = B,
                          .T = T,
-                         .mask = fx_mask_builder_model(&f->mask),
-                         .variant = f->mask.text,
+                         .attention = f->attention,
                          .inputs = f->inputs,
                          .device = f->device,
                          .mode = options.mode,
@@ -67,6 +61,7 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
 static inline void fixture_fini(fixture *f) {
   fx_stepper_destroy(f->stepper);
   fx_inputs_destroy(f->inputs);
+  fx_attention_setup_destroy(f->attention);
   fx_model_destroy(f->model);
   fx_device_destroy(f->device);
   fx_config_destroy(f->config);
@@ -89,10 +84,8 @@ static inline void fixture_fill(fixture *f, const int32_t *tokens, const int32_t
   }
   for (int64_t b = 0; b < f->B; b++) ((int64_t *)fx_inputs_data(f->inputs, 0, "sample_ordinal"))[b] = b;
   *(float *)fx_inputs_data(f->inputs, 0, "loss_factor") = loss_factor;
-  if (f->mask.needs_limits)
-    CHECK_OK(fx_mask_build(&f->mask, start, end, fx_inputs_data(f->inputs, 0, "mask_limits"),
-                           fx_inputs_data(f->inputs, 0, "mask_runs"),
-                           fx_inputs_data(f->inputs, 0, "mask_runs_backward")));
+  fx_attention_batch batch = {tokens, positions, start, end};
+  CHECK_OK(fx_attention_fill_slot(f->attention, &batch, f->inputs, 0));
   free(start);
   free(end);
 }

@@ -116,6 +116,23 @@ static void mask_changes_between_replays(void) {
   fixture_fini(&f);
 }
 
+/* A sliding window over 33 positions, for the model of g_gpt2. */
+static fx_attention_setup *windowed(int window) {
+  char yaml[512];
+  fx_config *config = NULL;
+  fx_attention_setup *setup = NULL;
+  snprintf(yaml, sizeof yaml,
+           "model: {model_type: gpt2, vocab_size: 61, hidden_size: 48, num_hidden_layers: 2, "
+           "num_attention_heads: 3, max_position_embeddings: 80, bias: true}\n"
+           "attention: {variant: sliding_window, params: {window: %d}}\n"
+           "train: {seq_length: 33, micro_batch_size: 2, global_batch_size: 8}\n",
+           window);
+  CHECK_OK(fx_config_parse(yaml, "windowed", &config));
+  CHECK_OK(fx_attention_setup_create(config, FX_BACKEND_CPU, B, 33, &setup));
+  fx_config_destroy(config);
+  return setup;
+}
+
 static void plan_cache_names_what_changed(void) {
   fixture f;
   fx_phase train[] = {FX_PHASE_MICRO_ONLY};
@@ -130,39 +147,39 @@ static void plan_cache_names_what_changed(void) {
   if (!fixture_prepare(&f, eval, 1)) return;
   CHECK_STR(fx_stepper_miss_reason(f.stepper), "phase 0 -> 6");
   /* another length */
-  fx_mask_builder shorter = f.mask;
-  shorter.T = 33;
+  fx_attention_setup *shorter = windowed(9), *narrower = windowed(10);
   fx_inputs *inputs = NULL;
-  fixture_inputs(&f, &shorter, B, 33, &inputs);
-  fx_model_mask mask = fx_mask_builder_model(&shorter);
-  CHECK_OK(fx_stepper_reconfigure(f.stepper, B, 33, &mask, shorter.text, inputs));
+  fixture_inputs(shorter, &inputs);
+  CHECK_OK(fx_stepper_reconfigure(f.stepper, shorter, inputs));
   if (!fixture_prepare(&f, train, 1)) return;
   CHECK_STR(fx_stepper_miss_reason(f.stepper), "sequence length 70 -> 33");
   /* another variant */
-  CHECK_OK(fx_stepper_reconfigure(f.stepper, B, 33, &mask, "sliding_window(window=10)", inputs));
+  CHECK_OK(fx_stepper_reconfigure(f.stepper, narrower, inputs));
   if (!fixture_prepare(&f, train, 1)) return;
   CHECK_STR(fx_stepper_miss_reason(f.stepper), "attention variant changed");
   CHECK_INT(fx_plan_cache_misses(cache), 4);
   /* and back: nothing is captured again */
-  fx_model_mask first = fx_mask_builder_model(&f.mask);
-  CHECK_OK(fx_stepper_reconfigure(f.stepper, B, T, &first, f.mask.text, f.inputs));
+  CHECK_OK(fx_stepper_reconfigure(f.stepper, f.attention, f.inputs));
   if (!fixture_prepare(&f, train, 1)) return;
   CHECK_INT(fx_plan_cache_misses(cache), 4);
   CHECK_INT(fx_plan_cache_hits(cache), 2);
   /* the ninth plan of one site and phase is refused, with the reasons of the eight */
   fx_status status = FX_OK;
-  for (int window = 11; window < 30 && status == FX_OK; window++) {
-    char text[64];
-    snprintf(text, sizeof text, "sliding_window(window=%d)", window);
-    CHECK_OK(fx_stepper_reconfigure(f.stepper, B, 33, &mask, text, inputs));
+  fx_attention_setup *more[20] = {NULL};
+  for (int i = 0; i < 20 && status == FX_OK; i++) {
+    more[i] = windowed(11 + i);
+    CHECK_OK(fx_stepper_reconfigure(f.stepper, more[i], inputs));
     status = fx_stepper_prepare(f.stepper, train, 1);
-    CHECK(window - 11 + 3 <= FX_PLANS_PER_SITE);
+    CHECK(i + 3 <= FX_PLANS_PER_SITE);
   }
   CHECK_INT(status, FX_ERR_GRAPH);
   CHECK_HAS(fx_error_text(), "number 9");
   CHECK_HAS(fx_error_text(), "sequence length 70 -> 33");
   fixture_fini(&f);
   fx_inputs_destroy(inputs);
+  fx_attention_setup_destroy(shorter);
+  fx_attention_setup_destroy(narrower);
+  for (int i = 0; i < 20; i++) fx_attention_setup_destroy(more[i]);
 }
 
 /* A gradient that is not finite leaves weights and moments alone, bit for bit. */

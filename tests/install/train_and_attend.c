@@ -9,7 +9,7 @@
 
 #include "attention/cpu/flash_fwd.h"
 #include "core/config/config.h"
-#include "core/train/mask.h"
+#include "core/model/attention.h"
 #include "core/train/step.h"
 
 static const char g_yaml[] = "model: {vocab_size: 32, hidden_size: 32, num_hidden_layers: 2,\n"
@@ -23,7 +23,7 @@ typedef struct run {
   fx_model *model;
   fx_inputs *inputs;
   fx_stepper *stepper;
-  fx_mask_builder mask;
+  fx_attention_setup *attention;
   int64_t B, T;
 } run;
 
@@ -36,17 +36,14 @@ static fx_status run_build(run *r) {
   FX_TRY(fx_device_create_cpu(1, "auto", &r->device));
   FX_TRY(fx_model_create(r->config, &r->model));
   fx_params_initialize(&r->model->params, (uint64_t)r->config->train.seed);
-  FX_TRY(fx_mask_builder_init(&r->mask, r->config, FX_BACKEND_CPU, r->B, r->T));
-  fx_model_mask mask = fx_mask_builder_model(&r->mask);
-  fx_mask_sizes sizes = fx_mask_builder_sizes(&r->mask);
+  FX_TRY(fx_attention_setup_create(r->config, FX_BACKEND_CPU, r->B, r->T, &r->attention));
   FX_TRY(fx_inputs_create(2, &r->inputs));
-  FX_TRY(fx_step_declare_inputs(r->inputs, r->B, r->T, &mask, sizes.runs, sizes.runs_backward));
+  FX_TRY(fx_step_declare_inputs(r->inputs, r->attention));
   FX_TRY(fx_inputs_allocate(r->inputs));
   fx_step_config step = {.model = r->model,
                          .B = r->B,
                          .T = r->T,
-                         .mask = mask,
-                         .variant = r->mask.text,
+                         .attention = r->attention,
                          .inputs = r->inputs,
                          .device = r->device,
                          .mode = FX_EXEC_REPLAY};
@@ -69,10 +66,8 @@ static fx_status run_step(run *r, int64_t step, float *loss) {
       positions[i] = (int32_t)t;
       end[i] = (int32_t)r->T;
     }
-  if (r->mask.needs_limits)
-    FX_TRY(fx_mask_build(&r->mask, start, end, fx_inputs_data(r->inputs, 0, "mask_limits"),
-                         fx_inputs_data(r->inputs, 0, "mask_runs"),
-                         fx_inputs_data(r->inputs, 0, "mask_runs_backward")));
+  fx_attention_batch batch = {tokens, positions, start, end};
+  FX_TRY(fx_attention_fill_slot(r->attention, &batch, r->inputs, 0));
   *(float *)fx_inputs_data(r->inputs, 0, "loss_factor") = 1.0f / (float)(r->B * r->T);
   *(float *)fx_inputs_data(r->inputs, 0, "lr") = 1e-2f;
   *(int64_t *)fx_inputs_data(r->inputs, 0, "optimizer_step") = step + 1;
@@ -95,6 +90,7 @@ static int train(void) {
          status != FX_OK ? fx_error_text() : "");
   fx_stepper_destroy(r.stepper);
   fx_inputs_destroy(r.inputs);
+  fx_attention_setup_destroy(r.attention);
   fx_model_destroy(r.model);
   fx_device_destroy(r.device);
   fx_config_destroy(r.config);

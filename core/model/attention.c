@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/model/attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/variant/inputs.h"
+#include "dynamo_rt/base/memory.h"
+
+static int add_field(fx_attention_setup *setup, const char *name, int32_t kind, int64_t words) {
+  fx_attention_field *field = &setup->field[setup->num_fields];
+  if (kind == 0)
+    snprintf(field->name, sizeof field->name, "%s", name);
+  else
+    snprintf(field->name, sizeof field->name, "%s_%d", name, kind);
+  field->words = words;
+  return setup->num_fields++;
+}
+
+static fx_runs plan_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward) {
+  const int32_t *tile = setup->tile[backward];
+  return fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->T, setup->T, tile[0], tile[1], 0);
+}
+
+static void widen_scratch(fx_attention_setup *setup, size_t bytes) {
+  if (bytes > setup->scratch_bytes) setup->scratch_bytes = bytes;
+}
+
+/* How the kind's mask is represented, and the fields of it. */
+static void plan_mask(fx_attention_setup *setup, int32_t index) {
+  fx_attention_kind *kind = &setup->kind[index];
+  const fx_mask_facts *facts = fx_mask_program_facts(kind->program);
+  kind->attr.ask_mask = facts->form == FX_MASK_FORM_EXPRESSION || facts->R > 1;
+  if (facts->form == FX_MASK_FORM_LIMITS) {
+    fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
+    widen_scratch(setup, fx_mask_limits_scratch(kind->program));
+    if (!kind->attr.ask_mask) {
+      kind->limits =
+          add_field(setup, "mask_limits", index, (int64_t)(fx_limits_bytes(&limits) / sizeof(int32_t)));
+      kind->attr.R = limits.R;
+      kind->attr.Bm = limits.Bm;
+      kind->attr.Hm = fx_limits_heads(&limits);
+      kind->attr.T_total = setup->T;
+    } else { /* the kernels ask the expression, the run lists come from limits that only the builder sees */
+      widen_scratch(setup,
+                    fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN) + fx_limits_bytes(&limits));
+    }
+  }
+  static const char *const names[] = {"mask_runs", "mask_runs_backward"};
+  for (int backward = 0; backward < 2; backward++) {
+    fx_runs runs = plan_runs(setup, kind, backward);
+    int field = add_field(setup, names[backward], index, (int64_t)(fx_runs_bytes(&runs) / sizeof(int32_t)));
+    if (!backward) kind->runs = field;
+    *(backward ? &kind->attr.capacity_backward : &kind->attr.capacity) = runs.capacity;
+    kind->attr.runs_Bm = runs.Bm;
+    kind->attr.runs_Hm = fx_runs_heads(&runs);
+    widen_scratch(setup, fx_mask_runs_scratch(kind->program, &runs));
+  }
+}
+
+static fx_status check_inputs(fx_attention_setup *setup, const fx_attention_kind *kind) {
+  const fx_variant *variant = kind->flex->variant;
+  for (int32_t i = 0; i < kind->flex->num_inputs; i++) {
+    const char *name = fx_ex_buffer_at(variant->pool, kind->flex->input[i].buffer)->name;
+    if (fx_variant_input_find(name) < 0)
+      return fx_error(
+          FX_ERR_CONFIG,
+          "attention variant \"%s\": no batch brings the buffer \"%s\"; batches bring doc_start, doc_end, "
+          "doc_id, position, token, turn and role",
+          variant->name, name);
+    bool tokens = strcmp(name, "token") == 0 || strcmp(name, "turn") == 0 || strcmp(name, "role") == 0;
+    setup->reads_tokens = setup->reads_tokens || tokens;
+  }
+  return FX_OK;
+}
+
+static fx_status create_kind(fx_attention_setup *setup, const fx_config *config, int32_t index) {
+  fx_attention_kind *kind = &setup->kind[index];
+  fx_variant *variant = NULL;
+  fx_ex_ranges ranges = {setup->H, setup->T, setup->T};
+  fx_tile_options options = {.mode = FX_TILE_AUTO, .compile = {.compiler = config->runtime.compiler}};
+  if (strcmp(config->runtime.compiler, "none") == 0) options.mode = FX_TILE_INTERPRETED;
+  kind->limits = kind->runs = kind->buffers = -1;
+  FX_TRY(fx_config_variant(config, index, &ranges, &variant));
+  size_t used = strnlen(setup->text, sizeof setup->text);
+  snprintf(setup->text + used, sizeof setup->text - used, "%s%s:%016llx", index ? " " : "", variant->name,
+           (unsigned long long)fx_hash64_text(variant->text));
+  FX_TRY(fx_flex_variant_create(variant, &options, &kind->flex));
+  FX_TRY(check_inputs(setup, kind));
+  kind->attr.flex = kind->flex;
+  if (variant->mask != FX_EX_NONE) {
+    FX_TRY(fx_mask_program_create(variant->pool, variant->mask, &kind->program));
+    if (fx_mask_program_facts(kind->program)->form != FX_MASK_FORM_NONE) {
+      plan_mask(setup, index);
+    } else {
+      fx_mask_program_destroy(kind->program);
+      kind->program = NULL;
+    }
+  }
+  int64_t words = fx_flex_blob_words(kind->flex, setup->B);
+  if (words > 0) kind->buffers = add_field(setup, "mask_buffers", index, words);
+  return FX_OK;
+}
+
+fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
+                                    fx_attention_setup **out) {
+  fx_attention_setup *setup = NULL;
+  fx_status status = FX_OK;
+  if (fx_config_num_variants(config) > FX_ATTENTION_MAX_KINDS)
+    return fx_error(FX_ERR_CONFIG, "%s: %d different variants in one model, at most %d are possible",
+                    fx_config_where(config, "attention.layers"), fx_config_num_variants(config),
+                    FX_ATTENTION_MAX_KINDS);
+  FX_TRY(fx_calloc(&setup, 1, sizeof *setup));
+  setup->B = (int32_t)B;
+  setup->T = (int32_t)T;
+  setup->H = (int32_t)config->model.num_attention_heads;
+  setup->turn_token = (int32_t)config->attention.turn_token;
+  for (int backward = 0; backward < 2; backward++)
+    fx_flex_attention_tile(backend, backward, (int32_t)config->model.head_dim, setup->tile[backward]);
+  for (int32_t i = 0; i < fx_config_num_variants(config); i++) {
+    setup->num_kinds++;
+    FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
+  }
+  *out = setup;
+  return FX_OK;
+destroy_setup:
+  fx_attention_setup_destroy(setup);
+  return status;
+}
+
+void fx_attention_setup_destroy(fx_attention_setup *setup) {
+  if (!setup) return;
+  for (int32_t i = 0; i < setup->num_kinds; i++) {
+    fx_mask_program_destroy(setup->kind[i].program);
+    fx_flex_variant_destroy(setup->kind[i].flex);
+  }
+  free(setup);
+}
+
+fx_status fx_attention_declare(const fx_attention_setup *setup, fx_inputs *inputs) {
+  for (int i = 0; i < setup->num_fields; i++)
+    FX_TRY(fx_inputs_add(inputs, setup->field[i].name, fx_type_1d(FX_I32, setup->field[i].words)));
+  return FX_OK;
+}
+
+/* ---- one batch ---- */
+
+/* Turns of one sample: a document's first token begins turn 0, the token after a turn_token the next. */
+static void number_turns(const int32_t *tokens, const int32_t *doc_start, int32_t T, int32_t turn_token,
+                         bool role, int32_t *out) {
+  int32_t turn = 0;
+  for (int32_t t = 0; t < T; t++) {
+    if (doc_start[t] == t)
+      turn = 0;
+    else if (tokens[t - 1] == turn_token)
+      turn++;
+    out[t] = role ? turn % 2 : turn;
+  }
+}
+
+static void number_documents(const int32_t *doc_start, int32_t T, int32_t *out) {
+  int32_t id = -1;
+  for (int32_t t = 0; t < T; t++) out[t] = id += doc_start[t] == t;
+}
+
+/* One input of all samples. */
+static void fill_input(const fx_attention_setup *setup, const fx_attention_batch *batch, const char *name,
+                       int32_t *out) {
+  const int32_t *copied = strcmp(name, "doc_start") == 0  ? batch->doc_start
+                          : strcmp(name, "doc_end") == 0  ? batch->doc_end
+                          : strcmp(name, "position") == 0 ? batch->positions
+                          : strcmp(name, "token") == 0    ? batch->tokens
+                                                          : NULL;
+  int64_t T = setup->T;
+  if (copied) memcpy(out, copied, (size_t)(setup->B * T) * sizeof *out);
+  for (int64_t b = 0; !copied && b < setup->B; b++) {
+    const int32_t *start = batch->doc_start + b * T;
+    if (strcmp(name, "doc_id") == 0)
+      number_documents(start, setup->T, out + b * T);
+    else
+      number_turns(batch->tokens + b * T, start, setup->T, setup->turn_token, strcmp(name, "role") == 0,
+                   out + b * T);
+  }
+}
+
+static fx_status fill_kind(const fx_attention_setup *setup, const fx_attention_kind *kind,
+                           const fx_attention_batch *batch, void *const *memory, void *scratch) {
+  const fx_flex_variant *flex = kind->flex;
+  const void *buffer[FX_EX_MAX_BUFFERS] = {NULL};
+  for (int32_t i = 0; i < flex->num_inputs; i++) {
+    int32_t *out = (int32_t *)memory[kind->buffers] + fx_flex_blob_offset(flex, i, setup->B);
+    fill_input(setup, batch, fx_ex_buffer_at(flex->variant->pool, flex->input[i].buffer)->name, out);
+    buffer[flex->input[i].buffer] = out;
+  }
+  if (!kind->program) return FX_OK;
+  fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = flex->uniform};
+  FX_TRY(fx_mask_check(kind->program, &in));
+  bool by_limits = fx_mask_program_facts(kind->program)->form == FX_MASK_FORM_LIMITS;
+  fx_limits limits;
+  if (by_limits) {
+    limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
+    void *place = kind->limits >= 0
+                      ? memory[kind->limits]
+                      : (char *)scratch + fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);
+    fx_limits_bind(&limits, place);
+    FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
+  }
+  for (int backward = 0; backward < 2; backward++) {
+    fx_runs runs = plan_runs(setup, kind, backward);
+    fx_runs_bind(&runs, memory[kind->runs + backward]);
+    FX_TRY(fx_mask_runs_build(kind->program, &in, by_limits ? &limits : NULL, &runs, scratch));
+  }
+  return FX_OK;
+}
+
+fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                            void *const *memory, void *scratch) {
+  for (int32_t i = 0; i < setup->num_kinds; i++)
+    FX_TRY(fill_kind(setup, &setup->kind[i], batch, memory, scratch));
+  return FX_OK;
+}
+
+fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                                 fx_inputs *inputs, int slot) {
+  void *memory[FX_ATTENTION_MAX_FIELDS];
+  char *scratch = NULL;
+  for (int i = 0; i < setup->num_fields; i++) memory[i] = fx_inputs_data(inputs, slot, setup->field[i].name);
+  FX_TRY(fx_alloc_aligned(&scratch, setup->scratch_bytes + FX_ALIGN));
+  fx_status status = fx_attention_fill(setup, batch, memory, scratch);
+  free(scratch);
+  return status;
+}
+
+/* ---- does it look ahead? ---- */
+
+/* Run lists of "visible and later than the query" are empty where no query looks ahead. */
+static fx_status looks_ahead(const fx_attention_setup *setup, const fx_attention_kind *kind,
+                             const fx_mask_batch *in, bool *ahead) {
+  fx_ex_pool *pool = kind->flex->variant->pool;
+  fx_mask_program *program = NULL;
+  char *memory = NULL, *scratch = NULL;
+  fx_ex later = fx_ex_binary(pool, FX_EX_LT, fx_ex_variable(pool, FX_EX_Q), fx_ex_variable(pool, FX_EX_KV));
+  fx_ex both = kind->program ? fx_ex_binary(pool, FX_EX_AND, kind->flex->variant->mask, later) : later;
+  FX_TRY(fx_mask_program_create(pool, both, &program));
+  fx_status status = FX_OK;
+  *ahead = fx_mask_program_facts(program)->form == FX_MASK_FORM_NONE;
+  if (*ahead) goto destroy_program;
+  fx_limits limits = fx_mask_limits_plan(program, setup->B, setup->H, setup->T);
+  fx_runs runs = fx_mask_runs_plan(program, setup->B, setup->H, setup->T, setup->T, setup->tile[0][0],
+                                   setup->tile[0][1], 0);
+  size_t limits_bytes =
+      fx_mask_program_facts(program)->form == FX_MASK_FORM_LIMITS ? fx_limits_bytes(&limits) : 0;
+  size_t scratch_bytes =
+      limits_bytes ? fx_mask_limits_scratch(program) : fx_mask_runs_scratch(program, &runs);
+  FX_TRY_GOTO(fx_alloc_aligned(&memory, limits_bytes + fx_runs_bytes(&runs)), destroy_program);
+  FX_TRY_GOTO(fx_alloc_aligned(&scratch, scratch_bytes + FX_ALIGN), destroy_program);
+  if (limits_bytes) {
+    fx_limits_bind(&limits, memory);
+    FX_TRY_GOTO(fx_mask_limits_build(program, in, &limits, scratch), destroy_program);
+  }
+  fx_runs_bind(&runs, memory + limits_bytes);
+  FX_TRY_GOTO(fx_mask_runs_build(program, in, limits_bytes ? &limits : NULL, &runs, scratch),
+              destroy_program);
+  fx_runs_totals totals = fx_runs_count(&runs);
+  *ahead = totals.full + totals.partial > 0;
+destroy_program:
+  free(scratch);
+  free(memory);
+  fx_mask_program_destroy(program);
+  return status;
+}
+
+fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch,
+                                 bool *causal) {
+  *causal = true;
+  for (int32_t k = 0; k < setup->num_kinds && *causal; k++) {
+    const fx_attention_kind *kind = &setup->kind[k];
+    const void *buffer[FX_EX_MAX_BUFFERS] = {NULL};
+    int32_t *blob = NULL;
+    bool ahead = false;
+    FX_TRY(fx_calloc(&blob, (size_t)fx_flex_blob_words(kind->flex, setup->B) + 1, sizeof *blob));
+    for (int32_t i = 0; i < kind->flex->num_inputs; i++) {
+      int32_t at = kind->flex->input[i].buffer, *out = blob + fx_flex_blob_offset(kind->flex, i, setup->B);
+      fill_input(setup, batch, fx_ex_buffer_at(kind->flex->variant->pool, at)->name, out);
+      buffer[at] = out;
+    }
+    fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = kind->flex->uniform};
+    fx_status status = looks_ahead(setup, kind, &in, &ahead);
+    free(blob);
+    FX_TRY(status);
+    *causal = !ahead;
+  }
+  return FX_OK;
+}
