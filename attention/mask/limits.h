@@ -20,7 +20,10 @@
 extern "C" {
 #endif
 
-enum { FX_LIMITS_ALIGN = 128, /* Tpad is T rounded up to this */ FX_LIMITS_MAX_R = 2 };
+enum {
+  FX_LIMITS_ALIGN = 128, /* Tpad is T rounded up to this */
+  FX_LIMITS_MAX_R = 2    /* intervals a row */
+};
 
 /* T rounded up to FX_LIMITS_ALIGN: the length of a row of limits and of the log-sum-exp. */
 static inline int32_t fx_attention_tpad(int32_t T) {

@@ -11,7 +11,7 @@ enum { B = 2, H = 3, START = 0, END, ID, TURN, SPEAKER, BRANCH, SLOT, SPAN, NUM_
 /* Documents of odd lengths, and what hangs on them; positions up to the longer side. */
 typedef struct texts {
   int32_t length;
-  int32_t *data[NUM_BUFFERS]; /* [B][length] */
+  int32_t *data[NUM_BUFFERS];          /* [B][length] */
   const void *buffer[NUM_BUFFERS + 2]; /* and two constant tables */
   fx_ex_pool *pool;
 } texts;
@@ -356,6 +356,8 @@ static void mask_text(char *out, size_t size, int depth) {
                                       "q % 7",
                                       "doc_end[kv]",
                                       "kv % 150",
+                                      "doc_id[kv + 7]",
+                                      "branch[kv - 9]",
                                       "(kv + 40) % 97",
                                       "where(q < 70, kv, kv - 9)",
                                       "(kv & ~7)",
