@@ -5,10 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/ops/elementwise.h"
-#include "dynamo_rt/plan/plan.h"
-#include "tests/core/fixture.h"
+#include "tests/core/flex_case.h"
 #include "tests/golden/golden.h"
 
 enum { B = 2, H = 2, K = 1, T = 28, D = 8, Q_COUNT = B * T * H * D, KV_COUNT = B * T * K * D };
@@ -46,76 +43,6 @@ static const variant_case g_cases[] = {
     {"sinks_sparse", "{mask: {not: causal}, sinks: true}"},
 };
 
-typedef struct results {
-  float out[Q_COUNT], lse[B * H * 128], dq[Q_COUNT], dk[KV_COUNT], dv[KV_COUNT], dsink[H], dtable[H * 8];
-} results;
-
-static fx_value constant(fx_graph *g, const char *name, const void *data, fx_type type) {
-  return fx_graph_persistent(FX_AT(g), name, (void *)(uintptr_t)data, type);
-}
-
-static void run_plan(fx_graph *g) {
-  fx_device *device = NULL;
-  fx_plan *plan = NULL;
-  void *arena = NULL;
-  CHECK_OK(fx_device_create_cpu(2, "auto", &device));
-  if (CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "variant", .mode = FX_EXEC_EAGER, .poison = true},
-                               device, &plan))) {
-    CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
-    CHECK_OK(fx_plan_bind(plan, arena));
-    CHECK_OK(fx_plan_run(plan, 0));
-  }
-  fx_plan_destroy(plan);
-  free(arena);
-  fx_device_destroy(device);
-}
-
-static fx_value field(fx_graph *g, const fx_attention_setup *setup, void *const *memory, int index) {
-  return index < 0 ? FX_NONE
-                   : constant(g, setup->field[index].name, memory[index],
-                              fx_type_1d(FX_I32, setup->field[index].words));
-}
-
-static void store(fx_graph *g, const char *name, float *to, fx_value value) {
-  if (value == FX_NONE) return;
-  fx_store(FX_AT(g), constant(g, name, to, *fx_graph_type(g, value)), value);
-}
-
-/* Forward and backward of kind 0 of the set-up. */
-static void attend(const golden *gold, const fx_attention_setup *setup, void *const *memory,
-                   const float *dlse, results *r) {
-  const fx_attention_kind *kind = &setup->kind[0];
-  fx_type q_type = fx_type_of(FX_F32, 4, (int64_t[]){B, T, H, D}),
-          kv_type = fx_type_of(FX_F32, 4, (int64_t[]){B, T, K, D});
-  fx_type lse_type = fx_type_3d(FX_F32, B, H, 128);
-  fx_graph *g = fx_graph_create(NULL);
-  fx_value q = constant(g, "q", golden_get(gold, "", "q", Q_COUNT), q_type),
-           k = constant(g, "k", golden_get(gold, "", "k", KV_COUNT), kv_type),
-           v = constant(g, "v", golden_get(gold, "", "v", KV_COUNT), kv_type),
-           dout = constant(g, "dout", golden_get(gold, "", "dout", Q_COUNT), q_type);
-  fx_attention_inputs in = fx_attention_no_inputs();
-  in.limits = field(g, setup, memory, kind->limits);
-  in.runs = field(g, setup, memory, kind->runs);
-  in.runs_backward = field(g, setup, memory, kind->runs < 0 ? -1 : kind->runs + 1);
-  in.buffers = field(g, setup, memory, kind->buffers);
-  if (kind->flex->variant->sinks)
-    in.sinks = constant(g, "sinks", golden_get(gold, "", "sink", H), fx_type_1d(FX_F32, H));
-  if (fx_flex_num_tables(kind->flex) > 0)
-    in.table[0] = constant(g, "table", golden_get(gold, "", "table", H * 8), fx_type_2d(FX_F32, H, 8));
-  fx_attention_attr attr = kind->attr;
-  attr.scale = 1.0f / sqrtf(D);
-  fx_value lse = FX_NONE, out = fx_flex_attention(FX_AT(g), q, k, v, &in, attr, &lse);
-  fx_value grads[FX_ATTENTION_GRADS];
-  fx_flex_attention_grad(FX_AT(g), q, k, v, out, lse, dout, constant(g, "dlse", dlse, lse_type), &in, attr,
-                         grads);
-  if (CHECK_OK(fx_graph_status(g))) {
-    store(g, "out", r->out, out), store(g, "lse of it", r->lse, lse);
-    store(g, "dq", r->dq, grads[0]), store(g, "dk", r->dk, grads[1]), store(g, "dv", r->dv, grads[2]);
-    store(g, "dsink", r->dsink, grads[3]), store(g, "dtable", r->dtable, grads[4]);
-    run_plan(g); /* which takes the graph over */
-  }
-}
-
 static void near_golden(const golden *gold, const char *name, const char *what, const float *got,
                         int64_t count, double tolerance) {
   char kind[64];
@@ -144,7 +71,7 @@ static double highest_score(const golden *gold) {
 }
 
 static void check_results(const golden *gold, const variant_case *c, const fx_attention_setup *setup,
-                          const results *r) {
+                          const flex_results *r) {
   double forward = 4e-7 * (4 + highest_score(gold)), backward = 5 * forward;
   near_golden(gold, c->name, "out", r->out, Q_COUNT, forward);
   near_golden(gold, c->name, "dq", r->dq, Q_COUNT, backward);
@@ -156,47 +83,28 @@ static void check_results(const golden *gold, const variant_case *c, const fx_at
   char kind[64];
   snprintf(kind, sizeof kind, "%s/", c->name);
   const float *lse = golden_get(gold, kind, "lse", B * H * T);
-  for (int i = 0; lse && i < B * H * T; i++) {
-    float got = r->lse[i / T * 128 + i % T];
-    CHECK_MSG(isinf(lse[i]) ? got == lse[i] : fabsf(got - lse[i]) <= 4e-6f, "%s: lse %d is %g, not %g",
-              c->name, i, (double)got, (double)lse[i]);
-  }
+  for (int i = 0; lse && i < B * H * T; i++)
+    CHECK_MSG(isinf(lse[i]) ? r->lse[i] == lse[i] : fabsf(r->lse[i] - lse[i]) <= 4e-6f,
+              "%s: lse %d is %g, not %g", c->name, i, (double)r->lse[i], (double)lse[i]);
 }
 
 static void check_variant(const golden *gold, const variant_case *c, const char *compiler) {
-  char yaml[1024];
-  fx_config *config = NULL;
-  fx_attention_setup *setup = NULL;
-  snprintf(yaml, sizeof yaml,
-           "model: {model_type: llama, vocab_size: 64, hidden_size: 16, num_hidden_layers: 1, "
-           "num_attention_heads: 2, "
-           "num_key_value_heads: 1, intermediate_size: 16}\nattention: %s\n"
-           "train: {seq_length: 28, micro_batch_size: 2, global_batch_size: 2}\nruntime: {compiler: %s}\n",
-           c->attention, compiler);
-  if (!CHECK_OK(fx_config_parse(yaml, c->name, &config))) return;
-  if (!CHECK_OK(fx_attention_setup_create(config, FX_BACKEND_CPU, B, T, &setup))) return;
+  flex_case problem = {.B = B, .T = T, .H = H, .K = K, .D = D};
+  problem.q = golden_get(gold, "", "q", Q_COUNT), problem.dout = golden_get(gold, "", "dout", Q_COUNT);
+  problem.k = golden_get(gold, "", "k", KV_COUNT), problem.v = golden_get(gold, "", "v", KV_COUNT);
+  problem.dlse = golden_get(gold, "", "dlse", B * H * T);
+  problem.sink = golden_get(gold, "", "sink", H), problem.table = golden_get(gold, "", "table", H * 8);
+  problem.tokens = golden_get(gold, "", "tokens", B * T);
+  problem.doc_start = golden_get(gold, "", "doc_start", B * T);
+  problem.doc_end = golden_get(gold, "", "doc_end", B * T);
+  fx_attention_setup *setup = flex_setup(&problem, c->name, c->attention, compiler);
+  if (!setup) return;
   const fx_tile_kernel *kernel = setup->kind[0].flex->kernel;
   CHECK(!kernel || fx_tile_kernel_is_compiled(kernel) == (strcmp(compiler, "none") != 0));
-  void *memory[FX_ATTENTION_MAX_FIELDS], *scratch = NULL;
-  for (int i = 0; i < setup->num_fields; i++)
-    memory[i] = aligned_alloc(FX_ALIGN, fx_align_up((size_t)setup->field[i].words * 4, FX_ALIGN));
-  CHECK_OK(fx_alloc_aligned(&scratch, setup->scratch_bytes + FX_ALIGN));
-  int32_t positions[B * T];
-  const int32_t *start = golden_get(gold, "", "doc_start", B * T);
-  for (int i = 0; i < B * T; i++) positions[i] = i % T - start[i];
-  fx_attention_batch batch = {golden_get(gold, "", "tokens", B * T), positions, start,
-                              golden_get(gold, "", "doc_end", B * T)};
-  CHECK_OK(fx_attention_fill(setup, &batch, memory, scratch));
-  float dlse[B * H * 128] = {0};
-  const float *given = golden_get(gold, "", "dlse", B * H * T);
-  for (int i = 0; i < B * H * T; i++) dlse[i / T * 128 + i % T] = given[i];
-  results *r = calloc(1, sizeof *r);
-  attend(gold, setup, memory, dlse, r);
-  check_results(gold, c, setup, r);
-  free(r), free(scratch);
-  for (int i = 0; i < setup->num_fields; i++) free(memory[i]);
+  flex_results r = flex_solve(&problem, setup, 2);
+  check_results(gold, c, setup, &r);
+  flex_results_free(&r);
   fx_attention_setup_destroy(setup);
-  fx_config_destroy(config);
 }
 
 static void all_variants(const char *compiler) {
