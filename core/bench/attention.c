@@ -395,6 +395,7 @@ static fx_status run_length(const bench *common, int64_t length, int steps, fx_b
                             fx_bench_attention_memory *memory) {
   bench b = *common;
   b.T = length;
+  fx_memory_reset_peak();
   int64_t before = fx_memory_resident();
   fx_status status = prepare(&b, r);
   if (status == FX_OK) status = time_steps(&b, steps, r);
