@@ -72,41 +72,45 @@ static char *join_flags(void) {
   return text;
 }
 
-static fx_status compile(const fx_config *config, const fx_variant *variant, json_t *row) {
-  fx_tile_options options = {.mode = FX_TILE_COMPILED, .compile = {.compiler = config->runtime.compiler}};
-  fx_tile_kernel *kernel = NULL;
-  int64_t begin = fx_now_ns();
-  FX_TRY(fx_tile_kernel_create(variant, &options, &kernel));
-  double ms = (double)(fx_now_ns() - begin) * 1e-6;
+static void print_compiled(const fx_tile_kernel *kernel, double ms, json_t *row) {
   const fx_compiled *compiled = fx_tile_kernel_compiled(kernel);
-  if (compiled) {
-    fx_compiled_facts facts = fx_compiled_describe(compiled);
-    bool hit = fx_tile_kernel_from_cache(kernel);
-    char *flags = join_flags();
-    printf("\ncompiler  %s %s\ntime      %.1f ms, %s\nlibrary   %s.so, %zu bytes\n", facts.compiler,
-           flags ? flags : "", ms, hit ? "found in the cache" : "compiled", facts.key, facts.bytes);
-    json_object_set_new(row, "compiler", json_string(facts.compiler));
-    json_object_set_new(row, "flags", json_string(flags ? flags : ""));
-    json_object_set_new(row, "compile_ms", json_real(ms));
-    json_object_set_new(row, "from_cache", json_boolean(hit));
-    json_object_set_new(row, "key", json_string(facts.key));
-    json_object_set_new(row, "library_bytes", json_integer((json_int_t)facts.bytes));
-    free(flags);
+  if (!compiled) {
+    printf("\nnothing to compile\n");
+    return;
   }
-  fx_tile_kernel_destroy(kernel);
-  return FX_OK;
+  fx_compiled_facts facts = fx_compiled_describe(compiled);
+  bool hit = fx_tile_kernel_from_cache(kernel);
+  char *flags = join_flags();
+  printf("\ncompiler  %s %s\ntime      %.1f ms, %s\nlibrary   %s.so, %zu bytes\n", facts.compiler,
+         flags ? flags : "", ms, hit ? "found in the cache" : "compiled", facts.key, facts.bytes);
+  json_object_set_new(row, "compiler", json_string(facts.compiler));
+  json_object_set_new(row, "flags", json_string(flags ? flags : ""));
+  json_object_set_new(row, "compile_ms", json_real(ms));
+  json_object_set_new(row, "from_cache", json_boolean(hit));
+  json_object_set_new(row, "key", json_string(facts.key));
+  json_object_set_new(row, "library_bytes", json_integer((json_int_t)facts.bytes));
+  free(flags);
 }
 
-static fx_status print_kernel(const fx_config *config, const fx_variant *variant, const arguments *a,
-                              json_t *row) {
+/* Compiles first: a compiler that fails leaves nothing but its sentence. */
+static fx_status print_kernel(const fx_config *config, const fx_variant *variant, bool compile, json_t *row) {
+  fx_tile_options options = {.mode = FX_TILE_COMPILED, .compile = {.compiler = config->runtime.compiler}};
+  fx_tile_kernel *kernel = NULL;
   char *source = NULL;
-  FX_TRY(fx_tile_kernel_source(variant, &source));
+  fx_status status = FX_OK;
+  int64_t begin = fx_now_ns();
+  if (compile) FX_TRY(fx_tile_kernel_create(variant, &options, &kernel));
+  double ms = (double)(fx_now_ns() - begin) * 1e-6;
+  FX_TRY_GOTO(fx_tile_kernel_source(variant, &source), destroy_kernel);
   fputs(source, stdout);
   json_object_set_new(row, "variant", json_string(variant->name));
   json_object_set_new(row, "expression", json_string(variant->text ? variant->text : ""));
   json_object_set_new(row, "source_bytes", json_integer((json_int_t)strlen(source)));
+  if (kernel) print_compiled(kernel, ms, row);
   free(source);
-  return a->compile ? compile(config, variant, row) : FX_OK;
+destroy_kernel:
+  fx_tile_kernel_destroy(kernel);
+  return status;
 }
 
 static int show(const fx_config *config, const arguments *a) {
@@ -122,7 +126,8 @@ static int show(const fx_config *config, const arguments *a) {
   fx_status status = fx_config_variant(config, fx_config_layer_variant(config, a->layer), &ranges, &variant);
   if (status != FX_OK) return report(status);
   json_t *row = json_object();
-  status = row ? print_kernel(config, variant, a, row) : fx_error(FX_ERR_MEMORY, "no memory for JSON");
+  status =
+      row ? print_kernel(config, variant, a->compile, row) : fx_error(FX_ERR_MEMORY, "no memory for JSON");
   char *text = status == FX_OK && a->json ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
   if (text) printf("%s\n", text);
   free(text);
