@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `flexion bench step|gemm CONFIG`: how fast this machine runs a configuration, against what it could at
- * best. */
+/* `flexion bench step|gemm|attention CONFIG`: how fast this machine runs a configuration, against what it
+ * could at best. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,19 +12,22 @@
 #include "launch/commands.h"
 
 static void print_usage(FILE *stream) {
-  fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--json]   a training step on random "
-        "tokens\n"
-        "       flexion bench gemm CONFIG [key=value...] [--json]               the matrix products of that "
-        "step\n"
-        "\n"
-        "One process, one micro-batch a step; times are medians. Bounds are measured in the same run: "
-        "multiply-adds in\n"
-        "registers and a copy far larger than the caches.\n"
-        "\n"
-        "  --steps N  steps to time (default 10)\n"
-        "  --json     one JSON object on the last line\n"
-        "  --help     this text\n",
-        stream);
+  fputs(
+      "usage: flexion bench step CONFIG [key=value...] [--steps N] [--json]   a training step on random "
+      "tokens\n"
+      "       flexion bench gemm CONFIG [key=value...] [--json]               the matrix products of that "
+      "step\n"
+      "       flexion bench attention CONFIG [key=value...] [...]             the attention op; see flexion "
+      "bench attention --help\n"
+      "\n"
+      "One process, one micro-batch a step; times are medians. Bounds are measured in the same run: "
+      "multiply-adds in\n"
+      "registers and a copy far larger than the caches.\n"
+      "\n"
+      "  --steps N  steps to time (default 10)\n"
+      "  --json     one JSON object on the last line\n"
+      "  --help     this text\n",
+      stream);
 }
 
 static int report(fx_status status) {
@@ -140,6 +143,7 @@ int fx_cmd_bench(int argc, char **argv) {
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
+  if (argc > 1 && strcmp(argv[1], "attention") == 0) return fx_cmd_bench_attention(argc - 1, argv + 1);
   bool json = false;
   long steps = 10;
   char *end = "";
@@ -166,7 +170,8 @@ int fx_cmd_bench(int argc, char **argv) {
   bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
        is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
   if (!is_step && !is_gemm)
-    return report(fx_error(FX_ERR_USAGE, "bench expects step or gemm, got %s; see flexion bench --help",
+    return report(fx_error(FX_ERR_USAGE,
+                           "bench expects step, gemm or attention, got %s; see flexion bench --help",
                            optind < argc ? argv[optind] : "nothing"));
   if (optind + 1 >= argc)
     return report(

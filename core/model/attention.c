@@ -220,6 +220,11 @@ static fx_status fill_kind(const fx_attention_setup *setup, const fx_attention_k
   return FX_OK;
 }
 
+fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
+                                 const fx_attention_batch *batch, void *const *memory, void *scratch) {
+  return fill_kind(setup, &setup->kind[index], batch, memory, scratch);
+}
+
 fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
                             void *const *memory, void *scratch) {
   for (int32_t i = 0; i < setup->num_kinds; i++)
