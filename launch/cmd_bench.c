@@ -12,31 +12,26 @@
 #include "launch/commands.h"
 
 static void print_usage(FILE *stream) {
-  fputs(
-      "usage: flexion bench step CONFIG [key=value...] [--steps N] [--json]   a training step on random "
-      "tokens\n"
-      "       flexion bench gemm CONFIG [key=value...] [--json]               the matrix products of that "
-      "step\n"
-      "       flexion bench attention CONFIG [key=value...] [...]             the attention op; see flexion "
-      "bench attention --help\n"
-      "\n"
-      "One process, one micro-batch a step; times are medians. Bounds are measured in the same run: "
-      "multiply-adds in\n"
-      "registers and a copy far larger than the caches.\n"
-      "\n"
-      "  --steps N  steps to time (default 10)\n"
-      "  --json     one JSON object on the last line\n"
-      "  --help     this text\n",
-      stream);
+  fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
+        "       flexion bench gemm CONFIG [key=value...] [--json]\n"
+        "       flexion bench attention CONFIG [key=value...] [...]; see flexion bench attention --help\n"
+        "\n"
+        "step: a training step on random tokens; gemm: the matrix products of that step; attention: the op.\n"
+        "\n"
+        "One process, one micro-batch a step; times are medians. Bounds are measured in the same run: "
+        "multiply-adds in\n"
+        "registers and a copy far larger than the caches.\n"
+        "\n"
+        "  --steps N   steps to time (default 10)\n"
+        "  --snapshot  every step copies its state aside, as training does when it saves (checkpoint.async)\n"
+        "  --json      one JSON object on the last line\n"
+        "  --help      this text\n",
+        stream);
 }
 
 static int report(fx_status status) {
   fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
   return fx_status_exit_code(status);
-}
-
-static double mib(int64_t bytes) {
-  return (double)bytes / 1048576.0;
 }
 
 static void print_step(const fx_bench_step_report *r) {
@@ -56,13 +51,10 @@ static void print_step(const fx_bench_step_report *r) {
   }
   printf("%-22s %6s %10s %8s %12.1f %10.1f\n", "bound", "", "", "", r->bounds.fma_gflops,
          r->bounds.copy_gbps);
-  int64_t planned = r->param_bytes + r->arena_bytes + r->input_bytes + r->library_bytes;
-  printf("\nmemory, MiB: weights, gradients, moments %.1f + arena %.1f (bound %.1f) + inputs %.1f + "
-         "libraries at start %.1f = "
-         "%.1f planned; VmHWM %.1f (%+.1f%%)\n",
-         mib(r->param_bytes), mib(r->arena_bytes), mib(r->arena_bound_bytes), mib(r->input_bytes),
-         mib(r->library_bytes), mib(planned), mib(r->peak_bytes),
-         100 * (double)(r->peak_bytes - planned) / (double)planned);
+  char memory[FX_MEMORY_TEXT];
+  fx_memory_print(&r->memory, memory);
+  printf("\nmemory planned %s\n       VmHWM %.1f MiB (%+.1f%%)\n", memory, (double)r->peak_bytes / 1048576.0,
+         fx_memory_excess_percent(&r->memory, r->peak_bytes));
 }
 
 static void put(json_t *row, const char *key, double value) {
@@ -79,9 +71,9 @@ static void print_json(json_t *row) {
   json_decref(row);
 }
 
-static int bench_step(const fx_config *config, int steps, bool json) {
+static int bench_step(const fx_config *config, int steps, bool snapshot, bool json) {
   fx_bench_step_report r;
-  fx_status status = fx_bench_step(config, steps, &r);
+  fx_status status = fx_bench_step(config, steps, snapshot, &r);
   if (status != FX_OK) return report(status);
   print_step(&r);
   if (!json) return 0;
@@ -97,11 +89,13 @@ static int bench_step(const fx_config *config, int steps, bool json) {
   put(row, "bound_gbps", r.bounds.copy_gbps);
   put(row, "capture_ms", r.capture_ms);
   put(row, "first_step_ms", r.first_step_ms);
-  put_int(row, "param_bytes", r.param_bytes);
-  put_int(row, "arena_bytes", r.arena_bytes);
-  put_int(row, "arena_bound_bytes", r.arena_bound_bytes);
-  put_int(row, "input_bytes", r.input_bytes);
-  put_int(row, "library_bytes", r.library_bytes);
+  put_int(row, "param_bytes", r.memory.params);
+  put_int(row, "arena_bytes", r.memory.arena);
+  put_int(row, "arena_bound_bytes", r.memory.arena_bound);
+  put_int(row, "input_bytes", r.memory.inputs);
+  put_int(row, "library_bytes", r.memory.libraries);
+  put_int(row, "snapshot_bytes", r.memory.snapshot);
+  put_int(row, "planned_bytes", fx_memory_planned(&r.memory));
   put_int(row, "peak_bytes", r.peak_bytes);
   print_json(row);
   return 0;
@@ -140,11 +134,12 @@ static int bench_gemm(const fx_config *config, bool json) {
 
 int fx_cmd_bench(int argc, char **argv) {
   static const struct option options[] = {{"steps", required_argument, NULL, 's'},
+                                          {"snapshot", no_argument, NULL, 'S'},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
   if (argc > 1 && strcmp(argv[1], "attention") == 0) return fx_cmd_bench_attention(argc - 1, argv + 1);
-  bool json = false;
+  bool json = false, snapshot = false;
   long steps = 10;
   char *end = "";
   optind = 0;
@@ -156,6 +151,9 @@ int fx_cmd_bench(int argc, char **argv) {
       return 0;
     case 'j':
       json = true;
+      break;
+    case 'S':
+      snapshot = true;
       break;
     case 's':
       steps = strtol(optarg, &end, 10);
@@ -173,6 +171,8 @@ int fx_cmd_bench(int argc, char **argv) {
     return report(fx_error(FX_ERR_USAGE,
                            "bench expects step, gemm or attention, got %s; see flexion bench --help",
                            optind < argc ? argv[optind] : "nothing"));
+  if (is_gemm && snapshot)
+    return report(fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
   if (optind + 1 >= argc)
     return report(
         fx_error(FX_ERR_USAGE, "bench %s expects a YAML file; see flexion bench --help", argv[optind]));
@@ -180,7 +180,7 @@ int fx_cmd_bench(int argc, char **argv) {
   fx_status status =
       fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
   if (status != FX_OK) return report(status);
-  int code = is_step ? bench_step(config, (int)steps, json) : bench_gemm(config, json);
+  int code = is_step ? bench_step(config, (int)steps, snapshot, json) : bench_gemm(config, json);
   fx_config_destroy(config);
   return code;
 }

@@ -12,16 +12,17 @@
 #include "launch/doctor.h"
 
 static void print_usage(FILE *stream) {
-  fputs("usage: flexion doctor [--json]\n"
-        "\n"
-        "Reports processors, memory, limits, the instruction set and GEMM library that flexion uses here "
-        "with a\n"
-        "quick measurement, and the versions of MPI and of the CUDA driver. Warnings do not change the exit "
-        "code.\n"
-        "\n"
-        "  --json   one JSON object on the last line\n"
-        "  --help   this text\n",
-        stream);
+  fputs(
+      "usage: flexion doctor [--json]\n"
+      "\n"
+      "Reports processors, memory, limits, the instruction set and GEMM library that flexion uses here "
+      "with a\n"
+      "quick measurement, and the versions of MPI, HDF5 and the CUDA driver. Warnings do not change the exit "
+      "code.\n"
+      "\n"
+      "  --json   one JSON object on the last line\n"
+      "  --help   this text\n",
+      stream);
 }
 
 void fx_doctor_fact(fx_doctor *doctor, const char *key, json_t *value, const char *label, const char *format,

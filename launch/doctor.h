@@ -24,7 +24,7 @@ void fx_doctor_warn(fx_doctor *doctor, const char *format, ...) __attribute__((f
 
 void fx_doctor_machine(fx_doctor *doctor);   /* processors, features, memory, limits */
 void fx_doctor_compute(fx_doctor *doctor);   /* instruction set, threads, GEMM and its rate */
-void fx_doctor_libraries(fx_doctor *doctor); /* MPI, CUDA driver */
+void fx_doctor_libraries(fx_doctor *doctor); /* MPI, HDF5, CUDA driver */
 
 #ifdef __cplusplus
 }

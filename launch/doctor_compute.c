@@ -41,9 +41,11 @@ free_matrices:
 /* OpenBLAS picks its kernel when it is loaded; only the copy that GEMM has opened is asked. */
 static void report_openblas(fx_doctor *doctor) {
   const char *forced = getenv("OPENBLAS_CORETYPE");
-  if (forced && forced[0]) fx_doctor_fact(doctor, "openblas_coretype", json_string(forced), NULL, NULL);
+  bool fixed = forced && forced[0];
+  fx_doctor_fact(doctor, "openblas_coretype", fixed ? json_string(forced) : json_null(), "coretype",
+                 "OPENBLAS_CORETYPE %s%s", fixed ? "is " : "is not set", fixed ? forced : "");
   void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
-  if (forced && forced[0])
+  if (fixed)
     fx_doctor_warn(
         doctor,
         "OPENBLAS_CORETYPE=%s is set: it fixes the kernel of OpenBLAS and may slow GEMM%s; unset it unless "

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries of the transport and of the GPU. The CUDA driver is opened here as it is everywhere, at run time,
- * and only asked for its version and devices. */
+/* Libraries of the transport, of checkpoints and of the GPU. The CUDA driver is opened here as it is
+ * everywhere, at run time, and only asked for its version and devices. */
 #include <dlfcn.h>
 
+#include "data/h5/h5_file.h"
 #include "launch/doctor.h"
 #include "parallel/comm/mpi/bootstrap.h"
 
@@ -10,6 +11,12 @@ static void report_mpi(fx_doctor *doctor) {
   char text[512];
   const char *version = fx_mpi_version(text, sizeof text);
   fx_doctor_fact(doctor, "mpi", json_string(version), "mpi", "%s", version);
+}
+
+static void report_hdf5(fx_doctor *doctor) {
+  char text[64];
+  fx_h5_version(text, sizeof text);
+  fx_doctor_fact(doctor, "hdf5", json_string(text), "hdf5", "%s", text);
 }
 
 typedef int (*cu_init_fn)(unsigned flags);
@@ -45,5 +52,6 @@ static void report_cuda(fx_doctor *doctor) {
 
 void fx_doctor_libraries(fx_doctor *doctor) {
   report_mpi(doctor);
+  report_hdf5(doctor);
   report_cuda(doctor);
 }

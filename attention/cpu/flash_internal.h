@@ -67,6 +67,8 @@ bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t h, int32_
 /* Number of KV splits of the backward: enough for 64 tasks, at most 8, never a function of the threads. */
 int32_t fx_flash_splits(const fx_attention_shape *shape);
 
+/* Floats of the forward's workspace that belong to no thread: the order of its blocks. */
+int64_t fx_flash_forward_shared(const fx_attention_shape *shape);
 /* Floats of the backward's workspace that belong to no thread: splits of dQ, tables, dK and dV of bf16. */
 int64_t fx_flash_backward_shared(const fx_attention_shape *shape);
 /* Floats of scratch a thread needs. */

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "core/bench/machine.h"
-#include "core/bench/memory.h"
 #include "core/bench/synthetic.h"
 #include "core/bench/visible.h"
 #include "core/model/attention.h"
+#include "core/train/memory.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bench/memory.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
@@ -21,9 +20,9 @@ typedef struct bench {
   fx_stepper *stepper;
   fx_trace *trace;
   int64_t B, T;
+  fx_phase phases[2];
+  float *snapshot; /* or NULL */
 } bench;
-
-static const fx_phase k_phases[] = {FX_PHASE_MICRO_ONLY, FX_PHASE_UPDATE};
 
 static fx_status fill_inputs(bench *b) {
   int64_t n = b->B * b->T;
@@ -65,16 +64,18 @@ static fx_status build(bench *b) {
   FX_TRY(fx_inputs_create(2, &b->inputs));
   FX_TRY(fx_step_declare_inputs(b->inputs, b->attention));
   FX_TRY(fx_inputs_allocate(b->inputs));
+  if (b->phases[1] == FX_PHASE_UPDATE_SNAPSHOT) FX_TRY(fx_step_snapshot_create(b->model, &b->snapshot));
   fx_step_config step = {.model = b->model,
                          .B = b->B,
                          .T = b->T,
                          .attention = b->attention,
                          .inputs = b->inputs,
                          .device = b->device,
+                         .snapshot = b->snapshot,
                          .mode =
                              config->runtime.mode == FX_RUNTIME_MODE_EAGER ? FX_EXEC_EAGER : FX_EXEC_REPLAY};
   FX_TRY(fx_stepper_create(&step, &b->stepper));
-  FX_TRY(fx_stepper_prepare(b->stepper, k_phases, 2));
+  FX_TRY(fx_stepper_prepare(b->stepper, b->phases, 2));
   FX_TRY(fx_stepper_bind(b->stepper));
   FX_TRY(fx_trace_create(TRACE_SPANS, &b->trace));
   return fill_inputs(b);
@@ -82,7 +83,7 @@ static fx_status build(bench *b) {
 
 static fx_status run_step(bench *b, double *seconds) {
   int64_t begin = fx_now_ns();
-  for (int p = 0; p < 2; p++) FX_TRY(fx_stepper_run(b->stepper, k_phases[p], 0));
+  for (int p = 0; p < 2; p++) FX_TRY(fx_stepper_run(b->stepper, b->phases[p], 0));
   *seconds = (double)(fx_now_ns() - begin) / 1e9;
   return FX_OK;
 }
@@ -116,7 +117,7 @@ static void read_trace(const bench *b, int steps, fx_bench_step_report *report, 
     }
   }
   for (int p = 0; p < 2; p++) {
-    const fx_plan *plan = fx_stepper_plan(b->stepper, k_phases[p]);
+    const fx_plan *plan = fx_stepper_plan(b->stepper, b->phases[p]);
     for (int i = 0; i < fx_plan_stats_get(plan)->nodes; i++) {
       const char *name = NULL;
       fx_cost cost = fx_plan_step_cost(plan, i, &name);
@@ -137,12 +138,12 @@ static fx_status measure(bench *b, int steps, fx_bench_step_report *report) {
   FX_TRY_GOTO(run_step(b, &warm), free_times);
   report->first_step_ms = 1e3 * warm;
   FX_TRY_GOTO(run_step(b, &warm), free_times);
-  for (int p = 0; p < 2; p++) fx_plan_set_trace(fx_stepper_plan(b->stepper, k_phases[p]), b->trace);
+  for (int p = 0; p < 2; p++) fx_plan_set_trace(fx_stepper_plan(b->stepper, b->phases[p]), b->trace);
   for (int s = 0; s < steps; s++) FX_TRY_GOTO(run_step(b, &step_seconds[s]), free_times);
   read_trace(b, steps, report, kernel_seconds);
   double flops = 0;
   for (int p = 0; p < 2; p++)
-    flops += fx_plan_stats_get(fx_stepper_plan(b->stepper, k_phases[p]))->cost.flops;
+    flops += fx_plan_stats_get(fx_stepper_plan(b->stepper, b->phases[p]))->cost.flops;
   for (int s = 0; s < steps; s++) dispatch[s] = 100 * (step_seconds[s] - kernel_seconds[s]) / step_seconds[s];
   report->dispatch_percent = fx_median(dispatch, steps);
   report->step_ms = 1e3 * fx_median(step_seconds, steps);
@@ -161,14 +162,16 @@ static void destroy(bench *b) {
   fx_trace_destroy(b->trace);
   fx_inputs_destroy(b->inputs);
   fx_attention_setup_destroy(b->attention);
+  free(b->snapshot);
   fx_model_destroy(b->model);
   fx_device_destroy(b->device);
 }
 
-fx_status fx_bench_step(const fx_config *config, int steps, fx_bench_step_report *report) {
-  bench b = {.config = config};
+fx_status fx_bench_step(const fx_config *config, int steps, bool snapshot, fx_bench_step_report *report) {
+  bench b = {.config = config,
+             .phases = {FX_PHASE_MICRO_ONLY, snapshot ? FX_PHASE_UPDATE_SNAPSHOT : FX_PHASE_UPDATE}};
   memset(report, 0, sizeof *report);
-  report->library_bytes = fx_memory_resident();
+  report->memory.libraries = fx_memory_resident();
   int64_t begin = fx_now_ns();
   fx_status status = build(&b);
   if (status == FX_OK) {
@@ -177,10 +180,7 @@ fx_status fx_bench_step(const fx_config *config, int steps, fx_bench_step_report
     report->tokens = b.B * b.T;
     report->steps = steps;
     report->threads = b.device->threads;
-    report->param_bytes = 16 * b.model->params.numel;
-    report->arena_bytes = (int64_t)fx_stepper_arena_bytes(b.stepper);
-    report->arena_bound_bytes = (int64_t)fx_stepper_arena_bound(b.stepper);
-    report->input_bytes = 2 * (int64_t)fx_inputs_slot_bytes(b.inputs);
+    fx_stepper_account(b.stepper, &report->memory);
     status = measure(&b, steps, report);
     report->peak_bytes = fx_memory_peak();
     if (status == FX_OK) report->bounds = fx_machine_measure(b.device->threads);

@@ -4,8 +4,11 @@
 #ifndef FX_CORE_BENCH_STEP_H
 #define FX_CORE_BENCH_STEP_H
 
+#include <stdbool.h>
+
 #include "core/bench/machine.h"
 #include "core/config/config.h"
+#include "core/train/memory.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,13 +35,13 @@ typedef struct fx_bench_step_report {
   fx_bench_op ops[FX_BENCH_OPS]; /* of a typical step, slowest first */
   int num_ops;
   fx_machine_bounds bounds;
-  /* memory, bytes: the planned lines, what was resident before it, the peak */
-  int64_t param_bytes, arena_bytes, arena_bound_bytes, input_bytes, library_bytes, peak_bytes;
+  fx_memory_account memory;
+  int64_t peak_bytes; /* VmHWM after the steps */
 } fx_bench_step_report;
 
 /* One rank, one micro-batch a step (train.micro_batch_size x train.seq_length), forward, backward and update.
- */
-fx_status fx_bench_step(const fx_config *config, int steps, fx_bench_step_report *report);
+ * snapshot: every update copies the new state aside, as training does in the steps that it saves. */
+fx_status fx_bench_step(const fx_config *config, int steps, bool snapshot, fx_bench_step_report *report);
 
 #ifdef __cplusplus
 }

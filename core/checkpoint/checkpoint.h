@@ -135,6 +135,11 @@ fx_status fx_ckpt_verify(const char *step_path, int64_t *bytes);
  *   a path: that step (or checkpoint directory); anything wrong is FX_ERR_CHECKPOINT, nothing is renamed */
 fx_status fx_ckpt_resume(const char *dir, const char *mode, const fx_log *log, fx_ckpt **out);
 
+/* Deletes the directories step_N.tmp with N up to the complete step that `latest` names: what a crash left of
+ * a pruned or replaced step. Nothing else, and nothing without such a step. Called by one rank, while nobody
+ * saves to `dir`; what cannot be deleted is warned about. */
+void fx_ckpt_sweep(const char *dir, const fx_log *log);
+
 /* How one tensor compares. */
 typedef enum fx_ckpt_diff_kind {
   FX_CKPT_DIFF_NONE, /* bitwise equal */

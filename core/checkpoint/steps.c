@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "dynamo_rt/base/memory.h"
 
@@ -159,6 +160,35 @@ void fx_steps_prune(const char *dir, int64_t step, int keep, const fx_log *log) 
     if (!remove_step(dir, steps[i]))
       fx_warn(log, "%s/step_%08" PRId64 " is older than the %d to keep and cannot be deleted", dir, steps[i],
               keep);
+  }
+  free(steps);
+}
+
+/* The number in exactly step_N.tmp, -1 for any other. */
+static int64_t step_of_unfinished(const char *name) {
+  char stem[FX_CKPT_NAME_BYTES];
+  size_t length = strlen(name);
+  if (length < 4 || length - 4 >= sizeof stem || strcmp(name + length - 4, ".tmp") != 0) return -1;
+  snprintf(stem, sizeof stem, "%.*s", (int)length - 4, name);
+  return step_of_name(stem);
+}
+
+void fx_ckpt_sweep(const char *dir, const fx_log *log) {
+  int64_t latest = fx_steps_latest(dir), *steps = NULL, room = 0, n = 0;
+  DIR *stream = latest >= 0 && fx_steps_is_complete(dir, latest) ? opendir(dir) : NULL;
+  for (struct dirent *entry; stream && (entry = readdir(stream));) {
+    int64_t step = step_of_unfinished(entry->d_name);
+    if (step < 0 || step > latest) continue;
+    if (fx_grow(&steps, &room, n + 1, sizeof *steps) != FX_OK) break; /* the next run sweeps the rest */
+    steps[n++] = step;
+  }
+  if (stream) closedir(stream);
+  for (int64_t i = 0; i < n; i++) {
+    char *path = step_path(dir, steps[i], ".tmp");
+    struct stat info;
+    if (path && lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && !fx_files_remove_tree(path))
+      fx_warn(log, "%s is left from an earlier run and cannot be deleted", path);
+    free(path);
   }
   free(steps);
 }

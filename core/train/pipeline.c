@@ -145,6 +145,28 @@ int64_t fx_pipeline_samples_per_epoch(const fx_pipeline *pipeline) {
   return fx_sampler_samples_per_epoch(pipeline->train);
 }
 
+/* The store of a corpus takes 1, 2 or 4 bytes a token; a sampler 16 a document and 8 a sample (sampler.h). */
+static int64_t corpus_bytes(const fx_corpus *corpus) {
+  if (!corpus) return 0;
+  int32_t vocab = fx_corpus_vocab_size(corpus);
+  return fx_corpus_tokens(corpus) * (vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4);
+}
+
+static int64_t sampler_bytes(const fx_sampler *sampler, const fx_documents *documents) {
+  const int64_t span = (int64_t)sizeof *documents->spans;
+  return sampler ? (16 + span) * documents->count + 8 * fx_sampler_samples_per_epoch(sampler) : 0;
+}
+
+int64_t fx_pipeline_bytes(const fx_pipeline *p) {
+  const fx_config *config = p->options.config;
+  const fx_attention_setup *attention = p->options.attention;
+  int64_t words = 5 * config->train.micro_batch_size * config->train.seq_length;
+  for (int i = 0; i < attention->num_fields; i++) words += attention->field[i].words;
+  return corpus_bytes(p->train_corpus) + corpus_bytes(p->valid_corpus) +
+         sampler_bytes(p->train, &p->train_documents) + sampler_bytes(p->valid, &p->valid_documents) +
+         config->data.prefetch * words * (int64_t)sizeof(int32_t) + 2 * (int64_t)attention->scratch_bytes;
+}
+
 /* Copies a field of the batch into the input of the same name. */
 static void copy_field(const fx_batch *batch, fx_inputs *inputs, int slot, const char *name) {
   const fx_batch_field *field = fx_batch_find(batch, name);

@@ -42,6 +42,9 @@ int64_t fx_pipeline_valid_batches(const fx_pipeline *pipeline);
 fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_inputs *inputs, int slot,
                                   int64_t *valid);
 
+/* What the pipeline holds: tokens, the samplers' tables, the ring of batches. */
+int64_t fx_pipeline_bytes(const fx_pipeline *pipeline);
+
 /* Seconds the training loop has waited for batches. */
 double fx_pipeline_wait_seconds(const fx_pipeline *pipeline);
 

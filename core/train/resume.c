@@ -17,6 +17,7 @@ static fx_status choose(fx_trainer *run, char **path) {
   char *all = NULL;
   int64_t *offsets = NULL;
   fx_status status = control->rank == 0 ? fx_ckpt_resume(c->dir, c->resume, run->job->log, &ckpt) : FX_OK;
+  if (status == FX_OK && control->rank == 0) fx_ckpt_sweep(c->dir, run->job->log);
   FX_TRY(fx_trainer_barrier_status(run, status));
   FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
   const char *mine = ckpt ? fx_ckpt_path(ckpt) : "";

@@ -58,6 +58,13 @@ fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_l
 
 /* ---- the parts of a save ---- */
 
+/* What the collectives of a save say of the disk is agreed (checkpoint.h); what they say of memory or of the
+ * connection may be this rank's alone. */
+static fx_status note_failure(fx_trainer *run, fx_status status) {
+  run->failed_together = status == FX_ERR_IO || status == FX_ERR_CHECKPOINT;
+  return status;
+}
+
 static fx_status run_begin(void *arg, void *stream) {
   fx_trainer *run = arg;
   fx_saver *saver = &run->saver;
@@ -78,7 +85,8 @@ static fx_status begin(fx_trainer *run, float *snapshot) {
   saver->config_text = fx_config_print(run->config);
   fx_status status = saver->config_text ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory");
   if (status == FX_OK) status = fx_trainer_regions(run, snapshot, &saver->regions);
-  if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_begin, run);
+  if (status == FX_OK)
+    status = note_failure(run, fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_begin, run));
   free(saver->config_text);
   saver->config_text = NULL;
   if (status != FX_OK) fx_regions_fini(&saver->regions);
@@ -95,7 +103,7 @@ static fx_status run_commit(void *arg, void *stream) {
 }
 
 static fx_status commit(fx_trainer *run) {
-  fx_status status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_commit, run);
+  fx_status status = note_failure(run, fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_commit, run));
   fx_regions_fini(&run->saver.regions);
   run->saver.writer = NULL;
   if (status == FX_OK) run->saved_since_start = true;

@@ -51,8 +51,10 @@ typedef struct fx_trainer {
   int64_t bad_in_a_row;
   float *snapshot; /* [3 * numel], or NULL when nothing is saved beside training */
   fx_saver saver;
-  char *resumed_from; /* path of the step that this run started from, or NULL */
+  fx_memory_account memory; /* rank 0 */
+  char *resumed_from;       /* path of the step that this run started from, or NULL */
   bool saved_since_start, stopped;
+  bool failed_together; /* the failure is a save's, which every rank has learnt */
   double tokens, seconds, last_loss, last_valid_loss;
 } fx_trainer;
 

@@ -49,6 +49,13 @@ fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *at
   return fx_attention_declare(attention, inputs);
 }
 
+fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
+  size_t bytes = 3 * (size_t)model->params.numel * sizeof(float);
+  FX_TRY(fx_alloc_aligned(out, bytes));
+  memset(*out, 0, bytes);
+  return FX_OK;
+}
+
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   fx_stepper *stepper = NULL;
   fx_status status = FX_OK;
@@ -182,6 +189,15 @@ size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
     bound = b > bound ? b : bound;
   }
   return bound;
+}
+
+void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account) {
+  const fx_step_config *c = &stepper->config;
+  account->params = 4 * c->model->params.numel * (int64_t)sizeof(float);
+  account->arena = (int64_t)fx_stepper_arena_bytes(stepper);
+  account->arena_bound = (int64_t)fx_stepper_arena_bound(stepper);
+  account->inputs = 2 * (int64_t)fx_inputs_slot_bytes(c->inputs);
+  account->snapshot = c->snapshot ? 3 * c->model->params.numel * (int64_t)sizeof(float) : 0;
 }
 
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper) {

@@ -16,6 +16,7 @@
 #define FX_CORE_TRAIN_STEP_H
 
 #include "core/model/model.h"
+#include "core/train/memory.h"
 #include "dynamo_rt/plan/cache.h"
 
 #ifdef __cplusplus
@@ -78,6 +79,9 @@ typedef struct fx_stepper fx_stepper;
  * fields of the attention setup, which says what B and T are. */
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention);
 
+/* Memory for fx_step_config.snapshot, touched, so that nothing grows later; the caller frees it. */
+fx_status fx_step_snapshot_create(const fx_model *model, float **out);
+
 /* Everything but the model is copied or borrowed for the stepper's life. */
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out);
 void fx_stepper_destroy(fx_stepper *stepper); /* NULL is fine */
@@ -93,6 +97,8 @@ fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);
 size_t fx_stepper_arena_bound(const fx_stepper *stepper); /* largest max-live bound of its plans */
+/* Fills in params, arena, inputs and snapshot. */
+void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account);
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper);
 /* Another batch, length or variant of the same model, with its own runtime inputs (all borrowed); B * T may
  * not exceed the first one's. The next prepare looks plans up under the new key; earlier plans stay cached.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building a run and driving it. Set-up is collective and its errors are agreed, so that a rank with a
- * missing file takes all ranks down with one sentence. In the loop a failing rank returns at once: its peers
- * may sit in a collective, and launch ends the job. */
+ * missing file takes all ranks down with one sentence. So are saves. Elsewhere in the loop a failing rank
+ * returns at once: its peers may sit in a collective, and launch ends the job. */
 #include "core/train/trainer.h"
 
 #include <math.h>
@@ -91,11 +91,7 @@ static fx_status create_stepper(fx_trainer *run) {
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
   FX_TRY(fx_inputs_allocate(run->inputs));
-  if (saves_beside(run)) {
-    size_t bytes = 3 * (size_t)run->model->params.numel * sizeof(float);
-    FX_TRY(fx_alloc_aligned(&run->snapshot, bytes));
-    memset(run->snapshot, 0, bytes); /* touched now: nothing grows later */
-  }
+  if (saves_beside(run)) FX_TRY(fx_step_snapshot_create(run->model, &run->snapshot));
   fx_step_config step = {.model = run->model,
                          .B = B,
                          .T = T,
@@ -167,8 +163,9 @@ static fx_status capture(fx_trainer *run) {
   return fx_trainer_barrier_status(run, fx_stepper_bind(run->stepper));
 }
 
-static void describe(const fx_trainer *run) {
+static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
+  char memory[FX_MEMORY_TEXT];
   fx_info(
       run->job->log,
       "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
@@ -179,6 +176,17 @@ static void describe(const fx_trainer *run) {
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->attention->text);
+  fx_stepper_account(run->stepper, &run->memory);
+  run->memory.data = fx_pipeline_bytes(run->pipeline);
+  fx_memory_print(&run->memory, memory);
+  fx_info(run->job->log, "memory planned for this rank, %s", memory);
+}
+
+static void describe_peak(const fx_trainer *run) {
+  int64_t peak = fx_memory_peak();
+  if (run->job->control->rank == 0 && peak > 0)
+    fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
+            (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
 }
 
 static fx_status create_data(fx_trainer *run) {
@@ -393,6 +401,7 @@ static fx_status loop(fx_trainer *run) {
     fx_info(run->job->log,
             "stopped by a signal after step %lld; the step is saved, the same command goes on from it",
             (long long)fx_trainer_iteration(run));
+  describe_peak(run);
   return FX_OK;
 }
 
@@ -427,11 +436,12 @@ static void destroy(fx_trainer *run) {
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report) {
   fx_trainer run = {.config = config, .job = job, .last_valid_loss = NAN};
   memset(report, 0, sizeof *report);
+  run.memory.libraries = fx_memory_resident();
   fx_status status = build(&run, &report->capture_ms);
   report->agreed = true;
   if (status == FX_OK) {
     status = loop(&run);
-    report->agreed = status == FX_ERR_DIVERGED;
+    report->agreed = status == FX_ERR_DIVERGED || run.failed_together;
     if (status == FX_ERR_DIVERGED) discredit_checkpoint(&run);
   }
   if (run.stepper) {

@@ -46,7 +46,8 @@ typedef struct fx_train_report {
 
 /* Collective over job->control. Trains to train.iters and leaves a checkpoint of the last step. Errors of the
  * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after
- * ten steps in a row without a finite gradient, and when ranks recorded different collectives. */
+ * ten steps in a row without a finite gradient, and when ranks recorded different collectives. A save that
+ * fails for the disk is agreed as well. */
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report);
 
 #ifdef __cplusplus

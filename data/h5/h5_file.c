@@ -416,3 +416,14 @@ fx_status fx_h5_read(const char *file, const char *dataset, fx_h5_dataset *info,
   *data = values;
   return FX_OK;
 }
+
+void fx_h5_version(char *text, size_t capacity) {
+  unsigned major = 0, minor = 0, release = 0;
+  enter();
+  herr_t result = H5get_libversion(&major, &minor, &release);
+  leave();
+  if (result < 0)
+    snprintf(text, capacity, "unknown");
+  else
+    snprintf(text, capacity, "%u.%u.%u", major, minor, release);
+}

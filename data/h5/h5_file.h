@@ -77,6 +77,9 @@ fx_status fx_h5_index_build(const fx_h5_index *index, void **image, size_t *byte
  * fill values with success. FX_ERR_DATA. */
 fx_status fx_h5_read(const char *file, const char *dataset, fx_h5_dataset *info, void **data);
 
+/* "1.10.8": of the library that is loaded, which may differ from the headers'. */
+void fx_h5_version(char *text, size_t capacity);
+
 #ifdef __cplusplus
 }
 #endif

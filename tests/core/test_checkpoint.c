@@ -225,6 +225,34 @@ static void directories(void) {
   CHECK(there_is(dir, "step_00000002") && there_is(dir, "step_00000003") && there_is(dir, "step_00000004"));
 }
 
+/* What a crash leaves of pruned steps goes when a run starts; nothing else does. */
+static void swept(void) {
+  static const char *const kept[] = {
+      "step_00000004.tmp", /* newer than `latest`: somebody may be writing it */
+      "step_00000001.bad", "step_1.tmp", "step_00000001.tmp.tmp",
+      "step_0000000x.tmp", "other.tmp",  "step_00000002.txt"};
+  const char *dir = sub_dir("swept");
+  fx_ckpt_sweep(dir, NULL); /* no directory */
+  for (int64_t step = 2; step <= 3; step++) save_table(dir, step, 1, CUT_ROWS, 1, (uint64_t)step, 0);
+  CHECK_INT(shell("cd '%s' && mkdir step_00000001.tmp step_00000003.tmp step_00000000.tmp && "
+                  "echo old > step_00000001.tmp/shard_00000.h5 && echo file > '%s/step_00000002.tmp'",
+                  dir, dir),
+            0);
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+    CHECK_INT(shell("mkdir '%s/%s'", dir, kept[i]), 0);
+  fx_temp_file(dir, "latest", "step_00000009\n"); /* not there: nothing is known */
+  fx_ckpt_sweep(dir, NULL);
+  CHECK(there_is(dir, "step_00000001.tmp"));
+  fx_temp_file(dir, "latest", "step_00000003\n");
+  fx_ckpt_sweep(dir, NULL);
+  CHECK(!there_is(dir, "step_00000000.tmp") && !there_is(dir, "step_00000001.tmp") &&
+        !there_is(dir, "step_00000003.tmp"));
+  for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+    CHECK_MSG(there_is(dir, kept[i]), "%s was deleted", kept[i]);
+  CHECK(there_is(dir, "step_00000002.tmp")); /* a file of somebody's */
+  CHECK(there_is(dir, "step_00000002") && there_is(dir, "step_00000003"));
+}
+
 static void save_bad(fx_control *control, void *context) {
   save_case *c = context;
   float data[8] = {0};
@@ -347,6 +375,7 @@ static const fx_test g_tests[] = {
     {"more ranks than files", many_ranks},
     {"h5py and h5dump read whole tensors", foreign_readers},
     {"steps, latest, keep, leftovers", directories},
+    {"unfinished steps are swept", swept},
     {"what cannot be saved", refused},
     {"what cannot be loaded", wrong_wishes},
     {"comparison", compared},

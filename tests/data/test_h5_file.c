@@ -165,9 +165,17 @@ static void failures(void) {
   CHECK_MSG(back == NULL && info.ndim == -7, "outputs were written on failure");
 }
 
+static void version(void) {
+  char text[64] = "";
+  int major = 0, minor = 0, release = 0;
+  fx_h5_version(text, sizeof text);
+  CHECK_INT(sscanf(text, "%d.%d.%d", &major, &minor, &release), 3);
+  CHECK_MSG(major == 1 && minor >= 8, "HDF5 %s", text);
+}
+
 static const fx_test g_tests[] = {
     {"every dtype at its offset", layout_every_dtype},  {"scalar, empty and five dimensions", edge_shapes},
     {"an index joins files", index_joins_files},        {"failures", failures},
-    {"failures print nothing", failures_print_nothing},
+    {"failures print nothing", failures_print_nothing}, {"version", version},
 };
 FX_TEST_MAIN("data/h5", g_tests)

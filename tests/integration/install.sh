@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The installed tree, moved away from where it was installed, is enough: another program builds against it with
-# pkg-config alone and trains; every installed header stands on its own; the binary runs.
+# pkg-config alone, or by find_package in CMake, and trains; every installed header stands on its own; the binary runs.
 source "$(dirname "$0")/setup.bash"
 cmake --install "$FX_BUILD_DIR" --prefix "$TMP/first" >"$TMP/install.log" 2>&1 || { cat "$TMP/install.log"; exit 1; }
 mkdir "$TMP/a place"
@@ -12,11 +12,11 @@ I=$P/include/flexion
 export PKG_CONFIG_PATH=$P/lib/pkgconfig
 flags() { pkg-config "$@" flexion; }
 
-for file in bin/flexion lib/libflexion.so lib/pkgconfig/flexion.pc share/flexion/run.sh \
+for file in bin/flexion lib/libflexion.so lib/pkgconfig/flexion.pc lib/cmake/flexion/flexion-config.cmake share/flexion/run.sh \
   share/flexion/configs/quickstart.yaml include/flexion/core/train/step.h; do
   check "$file is installed" test -e "$P/$file"
 done
-no_path_left() { ! grep -rIl -e "$TMP/first" -e "$FX_SOURCE_DIR" -e "$FX_BUILD_DIR" "$P/lib/pkgconfig" "$P/include" "$P/share"; }
+no_path_left() { ! grep -rIl -e "$TMP/first" -e "$FX_SOURCE_DIR" -e "$FX_BUILD_DIR" "$P/lib/pkgconfig" "$P/lib/cmake" "$P/include" "$P/share"; }
 check "no path of the build in the installed text" no_path_left
 check "the version of the pkg-config file" test "$(flags --modversion)" = "$("$P/bin/flexion" --version | cut -d' ' -f2)"
 soname() { readelf -d "$P/lib/libflexion.so" | grep -q 'SONAME.*libflexion\.so\.[0-9]'; }
@@ -54,12 +54,24 @@ check "the program builds" cc -std=c11 -D_ISOC11_SOURCE -Wall -Wextra -Werror "$
   -o "$TMP/program" $(flags --cflags --libs) -lm
 check "the program trains and attends" env -C "$TMP" LD_LIBRARY_PATH="$P/lib" "$TMP/program"
 
-# The installed binary and script, from another folder.
+# The same through CMake, which is told nothing but the prefix.
+with_cmake() { # VERSION: exit code of configuring
+  rm -rf "$TMP/cmake"
+  env -u PKG_CONFIG_PATH cmake -S "$FX_SOURCE_DIR/tests/install" -B "$TMP/cmake" -DCMAKE_PREFIX_PATH="$P" -DWANTED="$1" >"$TMP/cmake.log" 2>&1
+}
+check "find_package finds this version" with_cmake "$(flags --modversion)" || cat "$TMP/cmake.log"
+check "the program builds by CMake" cmake --build "$TMP/cmake" >"$TMP/cmake-build.log" 2>&1 || cat "$TMP/cmake-build.log"
+check "it finds the library by itself, trains and attends" env -C "$TMP" -u LD_LIBRARY_PATH "$TMP/cmake/program"
+refuses() { ! with_cmake "$1" && grep -q 'compatible with requested version' "$TMP/cmake.log"; }
+check "a newer version is refused" refuses 99.0
+
+# The installed binary and script, from another folder, with nothing of flexion on PATH.
 python3 "$FX_SOURCE_DIR/tests/integration/corpus.py" "$TMP/text.txt" 60 5
 train() {
-  (cd "$TMP" && PATH=$P/bin:$PATH FLEXION_BIN='' "$P/share/flexion/run.sh" -np 2 train "$P/share/flexion/configs/quickstart.yaml" \
+  (cd "$TMP" && ! command -v flexion && env -u FLEXION_BIN "$P/share/flexion/run.sh" -np 2 train "$P/share/flexion/configs/quickstart.yaml" \
     "data.train=[lines:text.txt]" train.iters=2 train.global_batch_size=16 train.eval_interval=0 train.seq_length=32 runtime.threads=1 \
     checkpoint.dir=run >"$TMP/train.log" 2>&1) || { cat "$TMP/train.log"; return 1; }
 }
-check "run.sh of the installed tree trains" train
+check "run.sh of the installed tree finds its binary and trains" train
+check "it trained to the last step" grep -q 'step 2/2' "$TMP/train.log"
 finish

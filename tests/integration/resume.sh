@@ -36,6 +36,10 @@ drop = ("tokens_per_s", "step_ms")
 assert [{k: v for k, v in r.items() if k not in drop} for r in a] == [{k: v for k, v in r.items() if k not in drop} for r in b]
 P
 done
+mkdir "$TMP/parts2/step_00000010.tmp" "$TMP/parts2/step_00000099.tmp"
+check "a start after a crash while pruning" run 2 parts2 train.iters=44
+check "what that crash left is gone" test ! -e "$TMP/parts2/step_00000010.tmp"
+check "a newer unfinished step is left alone" test -e "$TMP/parts2/step_00000099.tmp"
 check "another seed differs" run 1 seed train.seed=12
 check "and diff says so" different "$TMP/whole1/step_00000040" "$TMP/seed/step_00000040"
 check "saved on 2 ranks, goes on on 3" run 3 "parts2" train.iters=60

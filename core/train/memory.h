@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory account of a run on the host: what flexion planned, line by line, against what the kernel
+ * counted. */
+#ifndef FX_CORE_TRAIN_MEMORY_H
+#define FX_CORE_TRAIN_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of this process. */
+typedef struct fx_memory_account {
+  int64_t libraries; /* resident before anything below was allocated */
+  int64_t params;    /* weights, gradients, both moments */
+  int64_t arena;     /* activations and workspaces of all plans */
+  int64_t arena_bound;
+  int64_t inputs;   /* both slots */
+  int64_t data;     /* tokens, samplers, batches made ahead */
+  int64_t snapshot; /* of checkpoints written beside training; 0: none */
+} fx_memory_account;
+
+enum { FX_MEMORY_TEXT = 256 };
+
+int64_t fx_memory_planned(const fx_memory_account *account); /* the sum; arena_bound is no part of it */
+/* "2104.6 MiB: weights, gradients, moments 1899.4 + arena 194.6 (bound 194.6) + ..." */
+void fx_memory_print(const fx_memory_account *account, char text[FX_MEMORY_TEXT]);
+/* (actual - planned) / planned * 100 */
+double fx_memory_excess_percent(const fx_memory_account *account, int64_t actual);
+
+/* Bytes from /proc/self/status, 0 where it cannot be read. */
+int64_t fx_memory_peak(void);     /* VmHWM: the most that was ever resident */
+int64_t fx_memory_resident(void); /* VmRSS: resident now */
+
+/* Makes VmHWM what is resident now, after freed memory has gone back to the system; without the rights for
+ * that it stays what it was. */
+void fx_memory_reset_peak(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
