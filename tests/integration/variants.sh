@@ -42,5 +42,6 @@ check "a pattern over layers, composed in place" run 2 pattern 'attention.layers
   model.num_hidden_layers=4
 check "its losses fall" sane "$(losses pattern)"
 check "a compiler that is not there is no reason to stop" run 1 no-compiler attention.variant=softcap runtime.compiler=no-such-compiler
+check "it is said" grep -q 'is interpreted, which is slower: ' "$TMP/no-compiler.log"
 check "and changes nothing" test "$(losses no-compiler)" = "$(losses softcap)"
 finish
