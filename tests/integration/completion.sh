@@ -31,7 +31,7 @@ check "actions of ckpt" offers "diff inspect verify" ckpt ''
 check "one action" offers "verify" ckpt v
 check "options of train" offers "--json --trace --trace-step" train --
 check "actions of bench" offers "attention gemm step" bench ''
-check "options of bench" offers "--help --json --steps" bench step --
+check "options of bench" offers "--help --json --snapshot --steps" bench step --
 check "options of bench attention" offers "--documents --dtype" bench attention --d
 check "options of kernel" offers "--compile" kernel run.yaml --c
 check "options of generate" offers "--temperature --tokens --top-k --top-p" generate --t
