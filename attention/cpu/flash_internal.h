@@ -98,7 +98,7 @@ static inline void fx_flash_read(const fx_leaf *leaf, const fx_attention_in *vie
   else
     leaf->copy_rows(rows, D, factor, (const float *)in, view->time, out, out_row);
 }
-/* The other way round. */
+/* The other way round of fx_flash_read. */
 static inline void fx_flash_write(const fx_leaf *leaf, const fx_attention_out *view, int64_t b, int64_t h,
                                   int64_t t, int32_t rows, int32_t D, float factor, const float *in,
                                   int64_t in_row) {
