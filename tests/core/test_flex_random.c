@@ -318,8 +318,8 @@ static void random_variants(void) {
     one_case(strtoull(alone, NULL, 10));
     return;
   }
-  for (uint64_t seed = 1; seed <= CASES; seed++) one_case(seed);
-  printf("[seeds 1 to %d] ", CASES);
+  for (uint64_t seed = 1; seed <= FX_TEST_CASES(CASES); seed++) one_case(seed);
+  printf("[seeds 1 to %d] ", FX_TEST_CASES(CASES));
 }
 
 static const fx_test g_tests[] = {{"random variants", random_variants}};
