@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `flexion bench step|gemm CONFIG`: how fast this machine runs a configuration, against what it could at
- * best. */
+/* `flexion bench step|gemm|attention CONFIG`: how fast this machine runs a configuration, against what it
+ * could at best. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -14,8 +14,9 @@
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
         "       flexion bench gemm CONFIG [key=value...] [--json]\n"
+        "       flexion bench attention CONFIG [key=value...] [...]; see flexion bench attention --help\n"
         "\n"
-        "step: a training step on random tokens; gemm: the matrix products of that step.\n"
+        "step: a training step on random tokens; gemm: the matrix products of that step; attention: the op.\n"
         "\n"
         "One process, one micro-batch a step; times are medians, rates of ops those of their best step. "
         "Bounds are\n"
@@ -139,6 +140,7 @@ int fx_cmd_bench(int argc, char **argv) {
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
+  if (argc > 1 && strcmp(argv[1], "attention") == 0) return fx_cmd_bench_attention(argc - 1, argv + 1);
   bool json = false, snapshot = false;
   long steps = 10;
   char *end = "";
@@ -168,7 +170,8 @@ int fx_cmd_bench(int argc, char **argv) {
   bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
        is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
   if (!is_step && !is_gemm)
-    return report(fx_error(FX_ERR_USAGE, "bench expects step or gemm, got %s; see flexion bench --help",
+    return report(fx_error(FX_ERR_USAGE,
+                           "bench expects step, gemm or attention, got %s; see flexion bench --help",
                            optind < argc ? argv[optind] : "nothing"));
   if (is_gemm && snapshot)
     return report(fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));

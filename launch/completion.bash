@@ -8,7 +8,8 @@ _flexion_commands() { "$1" --help 2>/dev/null | sed -nE 's/^  ([a-z]+) .*/\1/p';
 # Words after `flexion COMMAND` in its usage lines: actions such as show and check.
 _flexion_actions() { "$1" "$2" --help 2>/dev/null | sed -nE "s/^(usage:| +) ?flexion $2 +([a-z]+) .*/\2/p" | sort -u; }
 
-_flexion_options() { "$1" "$2" --help 2>/dev/null | grep -oE -e '--[a-z][a-z-]*' | sort -u; }
+# Of a command, or of an action that has a help of its own.
+_flexion_options() { "$@" --help 2>/dev/null | grep -oE -e '--[a-z][a-z-]*' | sort -u; }
 
 # section.key= of every key that exists.
 _flexion_keys() {
@@ -63,7 +64,10 @@ _flexion() {
   elif [ "$before" = = ]; then
     _flexion_value "$binary" "${COMP_WORDS[COMP_CWORD - 2]}" "$current"
   elif [[ $current == -* ]]; then
-    _flexion_match "$(_flexion_options "$binary" "${COMP_WORDS[1]}")" "$current"
+    case ${COMP_WORDS[*]:1:2} in
+      'bench attention') _flexion_match "$(_flexion_options "$binary" bench attention)" "$current" ;;
+      *) _flexion_match "$(_flexion_options "$binary" "${COMP_WORDS[1]}")" "$current" ;;
+    esac
   else
     actions=$(_flexion_actions "$binary" "${COMP_WORDS[1]}")
     if [ -n "$actions" ] && [ "$COMP_CWORD" -eq 2 ]; then
@@ -71,7 +75,7 @@ _flexion() {
       return
     fi
     case ${COMP_WORDS[1]} in
-      train | config | bench | mask) _flexion_configuration "$binary" "$current" ;;
+      train | config | bench | mask | kernel) _flexion_configuration "$binary" "$current" ;;
       generate | ckpt) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     esac
   fi

@@ -14,7 +14,9 @@ static const struct {
     {"config", "show or check a configuration", fx_cmd_config},
     {"ckpt", "inspect, compare or verify checkpoints", fx_cmd_ckpt},
     {"mask", "what an attention mask looks like and what it costs", fx_cmd_mask},
-    {"bench", "time a training step or its matrix products against the machine's bounds", fx_cmd_bench},
+    {"kernel", "the C code that is generated for an attention variant", fx_cmd_kernel},
+    {"bench", "time a training step, its products or its attention against the machine's bounds",
+     fx_cmd_bench},
     {"doctor", "what this machine offers: processors, libraries, devices", fx_cmd_doctor},
 };
 enum { NUM_COMMANDS = sizeof g_commands / sizeof g_commands[0] };

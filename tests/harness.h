@@ -22,6 +22,14 @@ int fx_test_main(const char *suite, const fx_test *tests, int count);
     return fx_test_main(suite, tests, (int)(sizeof(tests) / sizeof((tests)[0]))); \
   }
 
+/* Random cases under sanitizers, which slow them down many times: what they look for shows in a few of them,
+ * and the release build runs all. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FX_TEST_CASES(count) ((count) / 8)
+#else
+#define FX_TEST_CASES(count) (count)
+#endif
+
 /* Each returns whether it held, after telling CUnit; on failure the sentence goes to stderr. */
 bool fx_check(bool held, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -36,7 +36,7 @@ size_t fx_attention_cpu_workspace(fx_attention_pass pass, const fx_attention_sha
   int64_t scratch =
       pass == FX_ATTENTION_FORWARD ? fx_flash_forward_scratch(shape->D) : fx_flash_backward_scratch(shape->D);
   int64_t floats = fx_flash_threads(threads) * scratch;
-  if (pass == FX_ATTENTION_BACKWARD) floats += fx_flash_backward_shared(shape);
+  floats += pass == FX_ATTENTION_FORWARD ? fx_flash_forward_shared(shape) : fx_flash_backward_shared(shape);
   return fx_align_up((size_t)floats * sizeof(float), FX_ALIGN);
 }
 

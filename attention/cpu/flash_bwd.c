@@ -18,7 +18,7 @@ enum { SLICE = 16 }; /* keys of a partial tile whose dK and dV share a range of 
  * p, ds [keys][rows]. */
 typedef struct backward_scratch {
   float *qt, *dot, *q, *dout, *dq, *k, *v, *p, *ds, *lse2, *delta;
-  float *raw, *slope; /* of one group: scores before the program [keys][32], its slopes [keys][rows] */
+  float *raw, *slope; /* of one group, [keys][rows]: scores before the program, its slopes */
 } backward_scratch;
 
 static int64_t scratch_bind(int32_t D, float *base, backward_scratch *scratch) {
@@ -33,7 +33,7 @@ static int64_t scratch_bind(int32_t D, float *base, backward_scratch *scratch) {
   scratch->v = fx_flash_take(base, &at, tile.kv * row);
   scratch->p = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
   scratch->ds = fx_flash_take(base, &at, (int64_t)tile.q * tile.kv);
-  scratch->raw = fx_flash_take(base, &at, (int64_t)tile.kv * FX_LEAF_GROUP);
+  scratch->raw = fx_flash_take(base, &at, (int64_t)tile.kv * tile.q);
   scratch->slope = fx_flash_take(base, &at, (int64_t)tile.kv * tile.q);
   scratch->lse2 = fx_flash_take(base, &at, FX_FLASH_ROWS);
   scratch->delta = fx_flash_take(base, &at, FX_FLASH_ROWS);
@@ -127,7 +127,7 @@ static void gradients_of_group(backward_task *task, const fx_flash_rows *rows,
   int32_t at = g * FX_LEAF_GROUP, count = keys->to - keys->from;
   int64_t q_row = task->tile.q;
   bool scores = fx_flash_scores(tile), sloped = scores && tile->tile->score_slope;
-  if (task->tables) leaf->copy_rows(count, FX_LEAF_GROUP, 1.0f, p, q_row, scratch->raw, FX_LEAF_GROUP);
+  if (task->tables) leaf->copy_rows(count, FX_LEAF_GROUP, 1.0f, p, q_row, scratch->raw, q_row);
   if (sloped)
     tile->tile->score_slope(&tile->args, p, scratch->slope, q_row, (float)FX_FLASH_LOG2E);
   else if (scores)

@@ -205,18 +205,86 @@ static void pad_lse(const fx_attention_shape *shape, float *lse) {
     for (int64_t t = shape->T_q; t < Tpad; t++) lse[head * Tpad + t] = -INFINITY;
 }
 
-/* Runs all row blocks; blocks of one head follow each other, last (for causal masks the longest) first.
- * Exactly one of forward and partial is given. */
+/* Lists of a mask: one for all samples or each its own, and the same for heads. */
+typedef struct list_counts {
+  int32_t samples, heads;
+} list_counts;
+
+static list_counts lists_of(const fx_attention_shape *shape) {
+  if (shape->runs) return (list_counts){shape->runs->Bm, fx_runs_heads(shape->runs)};
+  if (shape->limits) return (list_counts){shape->limits->Bm, fx_limits_heads(shape->limits)};
+  return (list_counts){1, 1};
+}
+static int64_t list_of(list_counts lists, int32_t b, int32_t h) {
+  return (int64_t)(lists.samples == 1 ? 0 : b) * lists.heads + (lists.heads == 1 ? 0 : h);
+}
+
+/* A block and the keys that its walk visits. */
+typedef struct block_cost {
+  int64_t keys;
+  int32_t block;
+} block_cost;
+
+/* Shell's sort: few elements, and no memory but their own. Equal ones: last first. */
+static void sort_longest_first(block_cost *x, int32_t count) {
+  for (int32_t gap = count / 2; gap > 0; gap /= 2)
+    for (int32_t i = gap; i < count; i++) {
+      block_cost moved = x[i];
+      int32_t at = i;
+      for (; at >= gap; at -= gap) {
+        const block_cost *before = &x[at - gap];
+        if (before->keys > moved.keys || (before->keys == moved.keys && before->block > moved.block)) break;
+        x[at] = *before;
+      }
+      x[at] = moved;
+    }
+}
+
+static int32_t blocks_of(const fx_attention_shape *shape) {
+  int32_t size = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D).q;
+  return (shape->T_q + size - 1) / size;
+}
+
+int64_t fx_flash_forward_shared(const fx_attention_shape *shape) {
+  list_counts lists = lists_of(shape);
+  return (int64_t)lists.samples * lists.heads * blocks_of(shape) *
+         (int64_t)(sizeof(block_cost) / sizeof(float));
+}
+
+/* order[lists][blocks]: each list's blocks, those that visit most keys first. */
+static void order_blocks(const fx_attention_shape *shape, block_cost *order) {
+  fx_attention_tile tile = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D);
+  int32_t blocks = blocks_of(shape);
+  list_counts lists = lists_of(shape);
+#pragma omp parallel for num_threads(fx_flash_threads(shape->threads))
+  for (int32_t list = 0; list < lists.samples * lists.heads; list++) {
+    int32_t b = list / lists.heads, h = list % lists.heads;
+    for (int32_t i = 0; i < blocks; i++) {
+      fx_flash_rows rows;
+      fx_flash_keys keys;
+      block_cost *cost = &order[(int64_t)list * blocks + i];
+      *cost = (block_cost){0, i};
+      fx_flash_rows_load(shape, b, h, i, tile.q, &rows);
+      fx_flash_walk walk = fx_flash_walk_begin(shape, b, h, i, tile.kv, &rows, 0, shape->T_kv);
+      while (fx_flash_walk_next(&walk, &keys)) cost->keys += keys.to - keys.from;
+    }
+    sort_longest_first(order + (int64_t)list * blocks, blocks);
+  }
+}
+
+/* Runs all row blocks; those of one head follow each other, the longest first. Exactly one of forward and
+ * partial is given. */
 static fx_status run_blocks(const fx_attention_shape *shape, fx_attention_in q, fx_attention_in k,
                             fx_attention_in v, float *workspace, const fx_attention_forward *forward,
                             const fx_attention_partial *partial) {
   const fx_leaf *leaf = fx_leaf_get(shape->isa);
   int64_t floats = fx_flash_forward_scratch(shape->D);
-  int32_t size = fx_attention_cpu_tile(FX_ATTENTION_FORWARD, shape->D).q;
-  int32_t blocks = (shape->T_q + size - 1) / size;
+  int32_t blocks = blocks_of(shape), threads = fx_flash_threads(shape->threads);
   int64_t tasks = (int64_t)shape->B * shape->H * blocks;
+  block_cost *order = (block_cost *)(void *)(workspace + threads * floats);
   int fault = 0;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(fx_flash_threads(shape->threads))
+  order_blocks(shape, order);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
   for (int64_t i = 0; i < tasks; i++) {
     forward_scratch scratch;
     scratch_bind(shape->D, workspace + omp_get_thread_num() * floats, &scratch);
@@ -226,7 +294,7 @@ static fx_status run_blocks(const fx_attention_shape *shape, fx_attention_in q, 
     task.leaf = leaf;
     task.q = q, task.k = k, task.v = v;
     task.b = head / shape->H, task.h = head % shape->H;
-    task.block = blocks - 1 - (int32_t)(i % blocks);
+    task.block = order[list_of(lists_of(shape), task.b, task.h) * blocks + i % blocks].block;
     fx_flash_tile_begin(shape, task.b, task.h, NULL, &fault, &task.tile);
     if (forward)
       forward_block(forward, &task, &scratch);

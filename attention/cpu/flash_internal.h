@@ -67,6 +67,8 @@ bool fx_flash_sees(const fx_attention_shape *shape, int32_t b, int32_t h, int32_
 /* Number of KV splits of the backward: enough for 64 tasks, at most 8, never a function of the threads. */
 int32_t fx_flash_splits(const fx_attention_shape *shape);
 
+/* Floats of the forward's workspace that belong to no thread: the order of its blocks. */
+int64_t fx_flash_forward_shared(const fx_attention_shape *shape);
 /* Floats of the backward's workspace that belong to no thread: splits of dQ, tables, dK and dV of bf16. */
 int64_t fx_flash_backward_shared(const fx_attention_shape *shape);
 /* Floats of scratch a thread needs. */
@@ -92,19 +94,19 @@ static inline void fx_flash_read(const fx_leaf *leaf, const fx_attention_in *vie
                                  int64_t out_row) {
   const void *in = fx_flash_in_at(view, b, h, t);
   if (view->dtype == FX_BF16)
-    leaf->widen_rows(rows, D, factor, in, view->time, out, out_row);
+    leaf->widen_rows(rows, D, factor, (const uint16_t *)in, view->time, out, out_row);
   else
-    leaf->copy_rows(rows, D, factor, in, view->time, out, out_row);
+    leaf->copy_rows(rows, D, factor, (const float *)in, view->time, out, out_row);
 }
-/* The other way round. */
+/* The other way round of fx_flash_read. */
 static inline void fx_flash_write(const fx_leaf *leaf, const fx_attention_out *view, int64_t b, int64_t h,
                                   int64_t t, int32_t rows, int32_t D, float factor, const float *in,
                                   int64_t in_row) {
   void *out = fx_flash_out_at(view, b, h, t);
   if (view->dtype == FX_BF16)
-    leaf->narrow_rows(rows, D, factor, in, in_row, out, view->time);
+    leaf->narrow_rows(rows, D, factor, in, in_row, (uint16_t *)out, view->time);
   else
-    leaf->copy_rows(rows, D, factor, in, in_row, out, view->time);
+    leaf->copy_rows(rows, D, factor, in, in_row, (float *)out, view->time);
 }
 
 /* Cuts `floats` off a thread's scratch, 64-byte aligned; with base NULL only *at advances. */

@@ -191,6 +191,10 @@ static size_t workspace(const fx_type *const *in, const fx_attention_attr *attr,
   bound_shape bound;
   bound.shape = plain_shape(in[Q], in[K], 1.0f, threads);
   bind_program(attr->flex, attr->ask_mask, &bound);
+  bound.limits = (fx_limits){.Bm = attr->Bm, .Hm = attr->Hm};
+  bound.runs = (fx_runs){.Bm = attr->runs_Bm, .Hm = attr->runs_Hm};
+  if (attr->Bm > 0) bound.shape.limits = &bound.limits;
+  if (attr->runs_Bm > 0 && in[RUNS]) bound.shape.runs = &bound.runs;
   return fx_attention_cpu_workspace(pass, &bound.shape, threads);
 }
 

@@ -136,6 +136,7 @@ static void plan_level(const work *w, level *l, int32_t count, bool by_need, cha
 /* Lays out everything; with base NULL only measures. */
 static size_t lay_out(work *w, const fx_classifier *c, const fx_runs *runs, char *base) {
   size_t at = 0;
+  FX_ASSERT(runs->tiles <= INT32_MAX / (PARTS * PARTS) - FAN);
   fx_summary *summary = take_summaries(c, base, &at, NULL);
   w->classifier = c;
   w->live_q = fx_interval_live(c->code, FX_PART_Q, &w->num_q);

@@ -68,8 +68,8 @@ fx_status fx_mask_limits_build(const fx_mask_program *program, const fx_mask_bat
 
 /* ---- LIMITS and EXPRESSION ---- */
 
-/* Row runs for T rows and T_kv keys that are here; bind with fx_runs_bind. capacity 0: 3 R for limits,
- * FX_MASK_CAPACITY for an expression. */
+/* Row runs for T rows and T_kv keys that are here; bind with fx_runs_bind. capacity 0: 3 R for limits (enough
+ * unless rows of one block see keys far apart), FX_MASK_CAPACITY for an expression. */
 fx_runs fx_mask_runs_plan(const fx_mask_program *program, int32_t B, int32_t H, int32_t T, int32_t T_kv,
                           int32_t tile_q, int32_t tile_kv, int32_t capacity);
 /* 0 for limits. */

@@ -18,6 +18,8 @@ struct fx_compiled {
   void *library;
   int fd; /* of the library's bytes, or -1 */
   bool from_cache;
+  char *compiler, key[33];
+  size_t bytes;
 };
 
 /* The same arithmetic as the library itself (CMakeLists.txt): no contraction, no reassociation. */
@@ -139,6 +141,7 @@ free_names:
 static fx_status load(const fx_cache_image *image, const char *key, fx_compiled *compiled) {
   FX_TRY(fx_cache_load(image, &compiled->fd, &compiled->library));
   const char *holds = dlsym(compiled->library, "fx_tile_key");
+  compiled->bytes = image->size;
   if (holds && strncmp(holds, key, 33) == 0) return FX_OK;
   dlclose(compiled->library);
   compiled->library = NULL;
@@ -149,7 +152,7 @@ static fx_status load(const fx_cache_image *image, const char *key, fx_compiled 
 
 static fx_status compile(const char *source, const fx_compile_options *options, const char *path,
                          fx_compiled *compiled) {
-  char key[33];
+  char *key = compiled->key;
   int cache;
   FX_TRY(fx_cache_open(options->directory, &cache));
   fx_cache_image image = {NULL, 0};
@@ -183,13 +186,15 @@ fx_status fx_compile(const char *source, const fx_compile_options *options, fx_c
   fx_status status = fx_calloc(&compiled, 1, sizeof *compiled);
   if (status == FX_OK) {
     compiled->fd = -1;
+    compiled->compiler = path;
     status = compile(source, options, path, compiled);
     if (status == FX_OK)
       *out = compiled;
     else
       fx_compiled_destroy(compiled);
+  } else {
+    free(path);
   }
-  free(path);
   return status;
 }
 
@@ -201,9 +206,18 @@ bool fx_compiled_from_cache(const fx_compiled *compiled) {
   return compiled->from_cache;
 }
 
+fx_compiled_facts fx_compiled_describe(const fx_compiled *compiled) {
+  return (fx_compiled_facts){compiled->compiler, compiled->key, compiled->bytes};
+}
+
+const char *fx_compile_flag(int index) {
+  return index >= 0 && index < NUM_FLAGS ? g_flags[index] : NULL;
+}
+
 void fx_compiled_destroy(fx_compiled *compiled) {
   if (!compiled) return;
   if (compiled->library) dlclose(compiled->library);
   if (compiled->fd >= 0) close(compiled->fd);
+  free(compiled->compiler);
   free(compiled);
 }

@@ -8,6 +8,7 @@
 #define FX_ATTENTION_TILE_COMPILE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "dynamo_rt/base/status.h"
 
@@ -30,6 +31,15 @@ fx_status fx_compile(const char *source, const fx_compile_options *options, fx_c
 /* NULL when there is no such symbol. */
 const void *fx_compiled_symbol(const fx_compiled *compiled, const char *name);
 bool fx_compiled_from_cache(const fx_compiled *compiled);
+/* For people. */
+typedef struct fx_compiled_facts {
+  const char *compiler; /* its path; valid as long as `compiled` */
+  const char *key;      /* 32 hexadecimal digits, the file's name in the cache without .so; likewise */
+  size_t bytes;         /* of the library */
+} fx_compiled_facts;
+fx_compiled_facts fx_compiled_describe(const fx_compiled *compiled);
+/* Flag number `index` that the compiler is given; NULL past the last. */
+const char *fx_compile_flag(int index);
 void fx_compiled_destroy(fx_compiled *compiled);
 
 #ifdef __cplusplus

@@ -79,6 +79,10 @@ bool fx_tile_kernel_is_compiled(const fx_tile_kernel *kernel) {
   return kernel->compiled && !kernel->interp;
 }
 
+const fx_compiled *fx_tile_kernel_compiled(const fx_tile_kernel *kernel) {
+  return kernel->compiled;
+}
+
 bool fx_tile_kernel_from_cache(const fx_tile_kernel *kernel) {
   return kernel->compiled && fx_compiled_from_cache(kernel->compiled);
 }

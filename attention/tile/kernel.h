@@ -34,6 +34,8 @@ void fx_tile_kernel_destroy(fx_tile_kernel *kernel);
 const fx_tile_functions *fx_tile_kernel_functions(const fx_tile_kernel *kernel);
 bool fx_tile_kernel_is_compiled(const fx_tile_kernel *kernel);
 bool fx_tile_kernel_from_cache(const fx_tile_kernel *kernel);
+/* NULL: interpreted, or there was nothing to compile. */
+const fx_compiled *fx_tile_kernel_compiled(const fx_tile_kernel *kernel);
 /* Why AUTO interprets: the compiler's sentence; "" when it does not. */
 const char *fx_tile_kernel_reason(const fx_tile_kernel *kernel);
 

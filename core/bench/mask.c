@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/bench/mask.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/tile/interp.h"
-#include "attention/variant/inputs.h"
+#include "core/bench/synthetic.h"
+#include "core/bench/visible.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/exec/trace.h"
 
-enum { REPEATS = 3, POINTS = 4096, CELL = 8, MAX_LENGTH = 1 << 24 };
-#define MAX_EXACT_PAIRS ((int64_t)1 << 28) /* pairs of partial tiles that are counted one by one */
+enum { REPEATS = 3, MAX_LENGTH = 1 << 24 };
 
 struct fx_bench_mask {
   fx_variant *variant;
@@ -27,55 +25,6 @@ struct fx_bench_mask {
 
 /* ---- made-up inputs ---- */
 
-static double uniform_at(uint64_t *state) { /* (0, 1] */
-  *state += 0x9e3779b97f4a7c15ull;
-  uint64_t z = (*state ^ (*state >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return ((double)((z ^ (z >> 31)) >> 11) + 1) * 0x1p-53;
-}
-
-/* A length of exponential distribution around `mean`, at least 1. */
-static int64_t draw_length(uint64_t *state, double mean) {
-  return 1 + (int64_t)(-log(uniform_at(state)) * fmax(mean - 0.5, 0));
-}
-
-/* In the order of attention/variant/inputs.h. */
-enum { DOC_START, DOC_END, DOC_ID, POSITION, TOKEN, TURN, ROLE };
-
-static int32_t fill_input(int32_t input, int32_t *x, int32_t n, int64_t mean, uint64_t seed) {
-  uint64_t documents = seed, turns = seed + 1, tokens = seed + 2;
-  int32_t count = 0;
-  for (int64_t start = 0; start < n; count++) {
-    int64_t end = mean > 0 ? fx_min_i64(start + draw_length(&documents, (double)mean), n) : n, turn = 0,
-            next = 0;
-    for (int64_t i = start; i < end; i++) {
-      if (i == start) next = start + draw_length(&turns, (double)(end - start) / 6);
-      if (i == next) turn++, next += draw_length(&turns, (double)(end - start) / 6);
-      const int64_t values[] = {
-          [DOC_START] = start, [DOC_END] = end, [DOC_ID] = count, [POSITION] = i - start,
-          [TOKEN] = 0,         [TURN] = turn,   [ROLE] = turn % 2};
-      x[i] = input == TOKEN ? (int32_t)(uniform_at(&tokens) * 255) : (int32_t)values[input];
-    }
-    start = end;
-  }
-  return count;
-}
-
-/* A buffer that a user declared: values of its range, ascending where that is promised. */
-static void fill_unknown(const fx_ex_buffer *d, void *data, int64_t count, uint64_t seed) {
-  uint64_t state = seed + 3;
-  double range = fmin((double)d->hi - d->lo, 1e6), sum = 0;
-  for (int64_t i = 0; i < count; i++) {
-    double x = uniform_at(&state);
-    sum += x;
-    if (d->type == FX_EX_FLOAT)
-      ((float *)data)[i] = (float)x;
-    else
-      ((int32_t *)data)[i] =
-          d->lo + (int32_t)(d->monotone ? range * fmin(sum / (double)count, 1) : range * x);
-  }
-}
-
 static fx_status make_inputs(fx_bench_mask *m, int64_t mean) {
   const fx_ex_pool *pool = m->variant->pool;
   for (int32_t i = 0; i < fx_ex_num_buffers(pool); i++) {
@@ -87,13 +36,13 @@ static fx_status make_inputs(fx_bench_mask *m, int64_t mean) {
     m->buffer[i] = m->data[i];
     int32_t input = fx_variant_input_find(d->name);
     if (input >= 0)
-      (void)fill_input(input, m->data[i], (int32_t)count, mean, m->seed);
+      (void)fx_synthetic_fill(input, m->data[i], (int32_t)count, mean, m->seed);
     else
-      fill_unknown(d, m->data[i], count, m->seed);
+      fx_synthetic_fill_buffer(d, m->data[i], count, m->seed);
   }
   int32_t *ids = NULL;
   FX_TRY(fx_calloc(&ids, (size_t)m->length, sizeof *ids));
-  m->report.documents = fill_input(DOC_ID, ids, m->length, mean, m->seed);
+  m->report.documents = fx_synthetic_fill(FX_SYNTHETIC_DOC_ID, ids, m->length, mean, m->seed);
   free(ids);
   return FX_OK;
 }
@@ -152,32 +101,6 @@ static fx_status build(fx_bench_mask *m, built *b) {
   return FX_OK;
 }
 
-/* Visible pairs among n points. */
-static int64_t ask(const fx_bench_mask *m, int64_t n, const int32_t *q, const int32_t *kv) {
-  int32_t out[POINTS];
-  void *output = out;
-  fx_interp_run(m->points, &(fx_interp_inputs){NULL, m->buffer}, m->head, n, q, kv, NULL, &output);
-  int64_t visible = 0;
-  for (int64_t i = 0; i < n; i++) visible += out[i] != 0;
-  return visible;
-}
-
-/* The visible part of rows x keys from (q0, k0): of all pairs, or of a grid of `most` x `most`. */
-static double visible_part(const fx_bench_mask *m, int64_t q0, int64_t q1, int64_t k0, int64_t k1,
-                           int64_t most) {
-  int32_t q[POINTS], kv[POINTS];
-  int64_t rows = q1 - q0, keys = k1 - k0, down = fx_min_i64(rows, most), across = fx_min_i64(keys, most);
-  int64_t n = 0, visible = 0;
-  for (int64_t i = 0; i < down; i++)
-    for (int64_t j = 0; j < across; j++) {
-      q[n] = (int32_t)(q0 + (2 * i + 1) * rows / (2 * down));
-      kv[n++] = (int32_t)(k0 + (2 * j + 1) * keys / (2 * across));
-      if (n == POINTS) visible += ask(m, n, q, kv), n = 0;
-    }
-  if (n) visible += ask(m, n, q, kv);
-  return (double)visible / (double)(down * across);
-}
-
 static void count_limits(fx_bench_mask *m, const fx_limits *limits) {
   double visible = 0;
   for (int64_t i = 0; i < (int64_t)limits->R * limits->Tpad; i++) visible += limits->hi[i] - limits->lo[i];
@@ -186,23 +109,9 @@ static void count_limits(fx_bench_mask *m, const fx_limits *limits) {
 }
 
 static void count_tiles(fx_bench_mask *m, const fx_runs *rows) {
-  fx_bench_mask_report *r = &m->report;
-  r->density_exact = r->partial * m->tile_q <= MAX_EXACT_PAIRS / m->tile_kv;
-  double visible = 0;
-  for (int64_t i = 0; i < rows->blocks; i++) {
-    int32_t count;
-    const fx_run *run = fx_runs_get(rows, 0, i, &count);
-    int64_t q0 = i * m->tile_q, q1 = fx_min_i64(q0 + m->tile_q, m->length);
-    for (int32_t k = 0; k < count; k++)
-      for (int64_t j = run[k].begin; j < run[k].end; j++) {
-        int64_t k0 = j * m->tile_kv, k1 = fx_min_i64(k0 + m->tile_kv, m->length);
-        double part = run[k].kind == FX_RUN_FULL
-                          ? 1
-                          : visible_part(m, q0, q1, k0, k1, r->density_exact ? m->length : CELL);
-        visible += part * (double)(q1 - q0) * (double)(k1 - k0);
-      }
-  }
-  r->density = visible / ((double)m->length * m->length);
+  fx_visible visible = {m->points, m->buffer, m->head};
+  double pairs = fx_visible_pairs(&visible, rows, 0, 0, &m->report.density_exact);
+  m->report.density = pairs / ((double)m->length * m->length);
 }
 
 static fx_status measure(fx_bench_mask *m) {
@@ -298,11 +207,13 @@ const fx_bench_mask_report *fx_bench_mask_get(const fx_bench_mask *mask) {
 }
 
 fx_status fx_bench_mask_draw(const fx_bench_mask *m, int32_t rows, int32_t columns, float *density) {
+  fx_visible visible = {m->points, m->buffer, m->head};
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < columns; j++) {
       int64_t q0 = i * m->length / rows, q1 = fx_max_i64((i + 1) * m->length / rows, q0 + 1);
       int64_t k0 = j * m->length / columns, k1 = fx_max_i64((j + 1) * m->length / columns, k0 + 1);
-      density[i * columns + j] = m->points ? (float)visible_part(m, q0, q1, k0, k1, CELL) : 1.0f;
+      density[i * columns + j] =
+          m->points ? (float)fx_visible_part(&visible, q0, q1, k0, k1, FX_VISIBLE_CELL) : 1.0f;
     }
   return FX_OK;
 }

@@ -68,7 +68,10 @@ typedef struct fx_attention_batch {
  * for each thread. FX_ERR_DATA: a buffer breaks what is declared of it. */
 fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
                             void *const *memory, void *scratch);
-/* The same into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
+/* The fields of one kind only. */
+fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
+                                 const fx_attention_batch *batch, void *const *memory, void *scratch);
+/* All kinds into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
 fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
                                  fx_inputs *inputs, int slot);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/train/memory.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,6 +22,14 @@ int64_t fx_memory_peak(void) {
 }
 int64_t fx_memory_resident(void) {
   return status_bytes("VmRSS");
+}
+
+void fx_memory_reset_peak(void) {
+  malloc_trim(0);
+  FILE *file = fopen("/proc/self/clear_refs", "w");
+  if (!file) return;
+  fputs("5", file); /* proc(5) */
+  fclose(file);
 }
 
 int64_t fx_memory_planned(const fx_memory_account *a) {

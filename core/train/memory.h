@@ -34,6 +34,10 @@ double fx_memory_excess_percent(const fx_memory_account *account, int64_t actual
 int64_t fx_memory_peak(void);     /* VmHWM: the most that was ever resident */
 int64_t fx_memory_resident(void); /* VmRSS: resident now */
 
+/* Makes VmHWM what is resident now, after freed memory has gone back to the system; without the rights for
+ * that it stays what it was. */
+void fx_memory_reset_peak(void);
+
 #ifdef __cplusplus
 }
 #endif

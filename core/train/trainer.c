@@ -84,10 +84,22 @@ static bool saves_beside(const fx_trainer *run) {
   return c->async && c->interval > 0 && c->interval < run->config->train.iters;
 }
 
+/* Where the compiler failed the interpreter does the same work, slower. */
+static void warn_of_interpreters(const fx_trainer *run) {
+  for (int32_t k = 0; k < run->attention->num_kinds; k++) {
+    const fx_flex_variant *flex = run->attention->kind[k].flex;
+    const char *reason = flex->kernel ? fx_tile_kernel_reason(flex->kernel) : "";
+    if (*reason && run->job->control->rank == 0)
+      fx_warn(run->job->log, "the attention variant \"%s\" is interpreted, which is slower: %s",
+              flex->variant->name, reason);
+  }
+}
+
 static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
   FX_TRY(fx_attention_setup_create(config, run->device->backend, B, T, &run->attention));
+  warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
   FX_TRY(fx_inputs_allocate(run->inputs));

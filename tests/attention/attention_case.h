@@ -58,29 +58,48 @@ static inline void case_documents(int B, int T, int32_t *start, int32_t *end) {
     }
 }
 
+/* One interval a row: full, causal, sliding_window, document_causal or document; cut to the keys by case_row.
+ */
+static inline void case_interval(const attention_case *c, const char *variant, int b, int q, int *lo,
+                                 int *hi) {
+  const attention_spec *s = &c->spec;
+  const int32_t *start = c->documents + b * s->T_q, *end = start + s->B * s->T_q;
+  bool document = strncmp(variant, "document", 8) == 0;
+  *lo = document ? start[q] : strcmp(variant, "sliding_window") == 0 ? q - s->window + 1 : 0;
+  *hi = strcmp(variant, "full") == 0 ? s->T_kv : strcmp(variant, "document") == 0 ? end[q] : q + 1;
+}
+
+static inline void case_row(attention_case *c, int b, int q, int lo, int hi) {
+  int64_t at = (int64_t)b * c->limits.Tpad + q;
+  if (lo < 0) lo = 0;
+  if (hi > c->spec.T_kv) hi = c->spec.T_kv;
+  c->limits.lo[at] = lo < hi ? lo : 0;
+  c->limits.hi[at] = lo < hi ? hi : 0;
+}
+
 static inline void case_limits(attention_case *c) {
   const attention_spec *s = &c->spec;
-  bool random = strcmp(s->variant, "random") == 0;
+  bool random = strcmp(s->variant, "random") == 0, document = strncmp(s->variant, "document", 8) == 0;
   c->documents = case_room(2 * sizeof(int32_t) * (size_t)(s->B * s->T_q));
-  fx_mask_inputs in = {s->B, s->T_q, s->T_kv, c->documents, c->documents + s->B * s->T_q, s->window};
   case_documents(s->B, s->T_q, c->documents, c->documents + s->B * s->T_q);
-  const fx_mask_variant *variant = fx_mask_variant_find(random ? "document_causal" : s->variant);
-  c->limits = fx_limits_plan(variant, &in);
+  c->limits = (fx_limits){.R = 1, .Bm = random || document ? s->B : 1, .T = s->T_q, .T_kv = s->T_kv};
+  c->limits.Tpad = fx_attention_tpad(s->T_q);
   fx_limits_bind(&c->limits, case_room(fx_limits_bytes(&c->limits)));
-  if (!random) {
-    CHECK_OK(fx_limits_compute(variant, &in, &c->limits));
-    return;
-  }
-  uint64_t state = (uint64_t)s->T_q * 1000 + (uint64_t)s->T_kv;
   memset(c->limits.lo, 0, fx_limits_bytes(&c->limits));
+  for (int b = 0; !random && b < c->limits.Bm; b++)
+    for (int q = 0, lo, hi; q < s->T_q; q++) {
+      case_interval(c, s->variant, b, q, &lo, &hi);
+      case_row(c, b, q, lo, hi);
+    }
+  if (!random) return;
+  uint64_t state = (uint64_t)s->T_q * 1000 + (uint64_t)s->T_kv;
   for (int b = 0; b < s->B; b++)
     for (int q = 0; q < s->T_q; q++) {
       int lo = (int)(case_random(&state) % (uint64_t)s->T_kv),
           hi = (int)(case_random(&state) % (uint64_t)s->T_kv);
       if (lo > hi) lo ^= hi, hi ^= lo, lo ^= hi;
       if (case_random(&state) % 8 == 0) continue;
-      c->limits.lo[b * c->limits.Tpad + q] = lo;
-      c->limits.hi[b * c->limits.Tpad + q] = hi + 1;
+      case_row(c, b, q, lo, hi + 1);
     }
 }
 

@@ -97,7 +97,7 @@ static void grid(int D) {
   int cell = 0;
   for (size_t v = 0; v < sizeof g_variants / sizeof g_variants[0]; v++)
     for (int heads = 0; heads < 3; heads++)
-      for (int i = 0; i < 7; i++)
+      for (int i = 0; i < 7; i += FX_TEST_CASES(8) == 8 ? 1 : 3) /* lengths */
         for (int other = 0; other < (strncmp(g_variants[v], "document", 8) ? 2 : 1); other++) {
           attention_spec spec = {.variant = g_variants[v],
                                  .B = heads == 0 ? 2 : 1,

@@ -1,52 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits against predicates, run lists against brute force over every pair. */
+/* Run lists against brute force over every pair. (Limits: test_mask_analysis.c.) */
 #include "tests/attention/attention_case.h"
 
 #include <stdio.h>
 
 static const char *const g_names[] = {"full",     "causal", "sliding_window", "document_causal",
                                       "document", "random"};
-
-static bool visible(const attention_case *c, int b, int q, int kv) {
-  const attention_spec *s = &c->spec;
-  const char *name = s->variant;
-  const int32_t *start = c->documents + b * s->T_q, *end = start + s->B * s->T_q;
-  if (strcmp(name, "full") == 0) return true;
-  if (strcmp(name, "causal") == 0) return kv <= q;
-  if (strcmp(name, "sliding_window") == 0) return kv <= q && q - kv < s->window;
-  if (strcmp(name, "document_causal") == 0) return start[q] <= kv && kv <= q;
-  if (strcmp(name, "document") == 0) return start[q] <= kv && kv < end[q];
-  return case_sees(c, b, q, kv);
-}
-
-static void limits_match_predicates(void) {
-  static const int shapes[][2] = {{1, 1}, {2, 2}, {129, 129}, {333, 333}, {100, 37}, {37, 100}};
-  int count;
-  const fx_mask_variant *variants = fx_mask_variants(&count);
-  CHECK_INT(count, 5);
-  for (int v = 0; v < count; v++)
-    for (int i = 0; i < 6; i++) {
-      if (variants[v].needs_doc_end && shapes[i][0] != shapes[i][1]) continue;
-      attention_case c = case_create(
-          (attention_spec){variants[v].name, 3, shapes[i][0], shapes[i][1], 1, 1, 8, 50, false, false});
-      CHECK_INT(c.limits.Bm, variants[v].needs_doc_start ? 3 : 1);
-      CHECK_INT(c.limits.Tpad % 128, 0);
-      int64_t wrong = 0;
-      for (int b = 0; b < 3; b++)
-        for (int q = 0; q < c.limits.T; q++)
-          for (int kv = 0; kv < c.limits.T_kv; kv++)
-            wrong += case_sees(&c, b, q, kv) != visible(&c, b, q, kv);
-      CHECK_MSG(wrong == 0, "%s %d x %d: %lld pairs wrong", variants[v].name, shapes[i][0], shapes[i][1],
-                (long long)wrong);
-      for (int64_t at = 0; at < (int64_t)c.limits.Bm * c.limits.Tpad; at++) {
-        wrong += at % c.limits.Tpad >= c.limits.T && (c.limits.lo[at] || c.limits.hi[at]);
-        wrong += c.limits.lo[at] == c.limits.hi[at] && c.limits.lo[at] != 0;
-        wrong += c.limits.lo[at] < 0 || c.limits.hi[at] > c.limits.T_kv;
-      }
-      CHECK_INT(wrong, 0);
-      case_destroy(&c);
-    }
-}
 
 enum { EMPTY = -1 };
 
@@ -234,11 +193,9 @@ static void two_intervals(void) {
 static void rebuilt_in_place(void) {
   attention_case c = case_create((attention_spec){"sliding_window", 1, 640, 640, 1, 1, 8, 300, false, false});
   fx_runs rows = build(&c, 64, 64, 3, 0, 640), columns = transpose(&rows, 3);
-  const fx_mask_variant *variant = fx_mask_variant_find("sliding_window");
   static const int windows[] = {10, 640, 1, 300};
   for (int i = 0; i < 4; i++) {
-    fx_mask_inputs in = {.B = 1, .T = 640, .T_kv = 640, .window = windows[i]};
-    CHECK_OK(fx_limits_compute(variant, &in, &c.limits));
+    for (int q = 0; q < 640; q++) case_row(&c, 0, q, q - windows[i] + 1, q + 1);
     CHECK_OK(fx_runs_build(&c.limits, &rows));
     CHECK_OK(fx_runs_transpose(&rows, &columns));
     check_runs(&c, &rows, &columns, true);
@@ -248,28 +205,8 @@ static void rebuilt_in_place(void) {
 }
 
 static void errors(void) {
-  CHECK(fx_mask_variant_find("causel") == NULL);
   attention_case c = case_create((attention_spec){"document_causal", 2, 20, 20, 1, 1, 8, 1, false, false});
-  const fx_mask_variant *documents = fx_mask_variant_find("document_causal"),
-                        *both = fx_mask_variant_find("document"),
-                        *window = fx_mask_variant_find("sliding_window");
-  fx_mask_inputs in = {2, 20, 20, c.documents, c.documents + 40, 0};
-  c.documents[20 + 7] = 8; /* a document that starts after its own token */
-  CHECK_STATUS(fx_limits_compute(documents, &in, &c.limits), FX_ERR_DATA);
-  CHECK_HAS(fx_error_text(), "sample 1, position 7: doc_start is 8, expected 0..7");
-  c.documents[20 + 7] = 7;
-  c.documents[40 + 3] = 3;
-  CHECK_OK(fx_limits_compute(documents, &in, &c.limits));
-  CHECK_STATUS(fx_limits_compute(both, &in, &c.limits), FX_ERR_DATA);
-  CHECK_HAS(fx_error_text(), "doc_end is 3, expected 4..20");
-  fx_mask_inputs none = in;
-  none.doc_start = NULL;
-  CHECK_STATUS(fx_limits_compute(documents, &none, &c.limits), FX_ERR_DATA);
-  none = in, none.T = 21;
-  CHECK_STATUS(fx_limits_compute(documents, &none, &c.limits), FX_ERR_SHAPE);
-  CHECK_STATUS(fx_limits_compute(window, &in, &c.limits), FX_ERR_SHAPE); /* planned per sample */
   c.limits.Bm = 1;
-  CHECK_STATUS(fx_limits_compute(window, &in, &c.limits), FX_ERR_CONFIG);
   CHECK_STATUS(fx_runs_build(&c.limits, &c.runs[0]), FX_ERR_SHAPE);
   fx_runs columns = fx_runs_plan(2, 20, 20, 3, 3, 3);
   CHECK_STATUS(fx_runs_transpose(&c.runs[0], &columns), FX_ERR_SHAPE);
@@ -277,7 +214,6 @@ static void errors(void) {
 }
 
 static const fx_test g_tests[] = {
-    {"limits match predicates", limits_match_predicates},
     {"runs match brute force", runs_match_brute_force},
     {"causal counts", causal_counts},
     {"chunks of keys", chunks_of_keys},

@@ -11,7 +11,7 @@ enum { B = 2, H = 3, START = 0, END, ID, TURN, SPEAKER, BRANCH, SLOT, SPAN, NUM_
 /* Documents of odd lengths, and what hangs on them; positions up to the longer side. */
 typedef struct texts {
   int32_t length;
-  int32_t *data[NUM_BUFFERS]; /* [B][length] */
+  int32_t *data[NUM_BUFFERS];          /* [B][length] */
   const void *buffer[NUM_BUFFERS + 2]; /* and two constant tables */
   fx_ex_pool *pool;
 } texts;
@@ -312,7 +312,7 @@ static void check_random(const fx_ex_pool *pool, fx_ex mask, int32_t samples, co
 /* Any expressions: floats, wrapping ints, indices of every kind. */
 static void random_expressions(void) {
   memset(g_forms, 0, sizeof g_forms);
-  for (uint64_t seed = 1; seed <= 400; seed++) {
+  for (uint64_t seed = 1; seed <= FX_TEST_CASES(400); seed++) {
     random_expr r;
     random_create(&r, seed * 7919);
     fx_ex mask = random_make(&r, FX_EX_BOOL, 3 + (int)(seed % 4), false);
@@ -356,6 +356,8 @@ static void mask_text(char *out, size_t size, int depth) {
                                       "q % 7",
                                       "doc_end[kv]",
                                       "kv % 150",
+                                      "doc_id[kv + 7]",
+                                      "branch[kv - 9]",
                                       "(kv + 40) % 97",
                                       "where(q < 70, kv, kv - 9)",
                                       "(kv & ~7)",
@@ -381,7 +383,7 @@ static void mask_text(char *out, size_t size, int depth) {
 
 static void random_limits(void) {
   memset(g_forms, 0, sizeof g_forms);
-  for (uint64_t seed = 1; seed <= 1500; seed++) {
+  for (uint64_t seed = 1; seed <= FX_TEST_CASES(1500); seed++) {
     g_random = seed * 104729;
     texts t = {0};
     texts_create(&t, 1 + below(260), 1 + below(260));
@@ -391,7 +393,8 @@ static void random_limits(void) {
     check_random(t.pool, mask, B, t.buffer, NULL, seed, text);
     texts_destroy(&t);
   }
-  CHECK_MSG(g_forms[FX_MASK_FORM_LIMITS] > 400, "only %d of 1500 are limits", g_forms[FX_MASK_FORM_LIMITS]);
+  CHECK_MSG(g_forms[FX_MASK_FORM_LIMITS] > FX_TEST_CASES(400), "only %d are limits",
+            g_forms[FX_MASK_FORM_LIMITS]);
   CHECK_MSG(g_forms[FX_MASK_FORM_EXPRESSION] > 100, "only %d expressions", g_forms[FX_MASK_FORM_EXPRESSION]);
 }
 

@@ -126,6 +126,45 @@ static void int32_ends(void) {
     }
 }
 
+static bool sees_least(const void *self, int32_t b, int32_t h, int32_t q, int32_t kv) {
+  (void)b, (void)h;
+  int32_t x = ((const int32_t *)self)[kv];
+  switch (q % 4) {
+  case 0:
+    return (x < 0 ? (int32_t)(0u - (uint32_t)x) : x) <= 5; /* |INT32_MIN| is INT32_MIN */
+  case 1:
+    return (int32_t)(0u - (uint32_t)x) <= 5;
+  case 2:
+    return (int32_t)(0u - (uint32_t)x) >= 5; /* x / -1 */
+  default:
+    return floor((double)x / -3.0) <= 5;
+  }
+}
+
+/* The one int whose negation wraps: under abs, - and division by a number below 0. */
+static void least_int(void) {
+  static const char *const texts[] = {"abs(x[kv]) <= 5", "-x[kv] <= 5", "x[kv] / -1 >= 5", "x[kv] / -3 <= 5"};
+  int32_t x[300];
+  for (int i = 0; i < 300; i++)
+    x[i] = i < 100 ? INT32_MIN + i / 50 : i < 250 ? i / 4 - 50 : INT32_MAX - 300 + i;
+  for (int m = 0; m < 4; m++) {
+    char text[200];
+    fx_ex_pool *pool = pool_of(1, 4, 300);
+    fx_ex_buffer d = {.name = "x", .type = FX_EX_INT, .ndim = 1, .dim = {300}, .monotone = true};
+    d.lo = INT32_MIN, d.hi = INT32_MAX;
+    CHECK_INT(fx_ex_declare_buffer(pool, &d), 0);
+    snprintf(text, sizeof text, "q %% 4 != %d || %s", m, texts[m]);
+    fx_mask_program *program = program_of(pool, text);
+    const void *buffer[] = {x};
+    mask_case c = {.name = texts[m], .program = program, .batch = {.B = 1, .buffer = buffer}, .H = 1, .T = 1};
+    c.batch.q.first = m; /* the row that asks this one */
+    c.T_kv = 300, c.oracle = sees_least, c.self = x;
+    mask_case_check(&c);
+    fx_mask_program_destroy(program);
+    fx_ex_pool_destroy(pool);
+  }
+}
+
 static void positions_outside(void) {
   fx_ex_pool *pool = pool_of(1, 300, 300);
   fx_mask_program *program = program_of(pool, "kv <= q");
@@ -329,8 +368,9 @@ static void domains(void) {
 }
 
 static const fx_test g_tests[] = {
-    {"capacity", capacity}, {"ends of int32", int32_ends},          {"positions outside", positions_outside},
-    {"promises", promises}, {"rebuilt in place", rebuilt_in_place}, {"summaries", summaries},
-    {"domains", domains},
+    {"capacity", capacity},       {"ends of int32", int32_ends},
+    {"the least int", least_int}, {"positions outside", positions_outside},
+    {"promises", promises},       {"rebuilt in place", rebuilt_in_place},
+    {"summaries", summaries},     {"domains", domains},
 };
 FX_TEST_MAIN("mask edges", g_tests)

@@ -9,6 +9,7 @@
 
 #include "attention/cpu/flash_fwd.h"
 #include "core/config/config.h"
+#include "attention/mask/mask.h"
 #include "core/model/attention.h"
 #include "core/train/step.h"
 
@@ -132,6 +133,31 @@ static void fill(float *data, int n, unsigned seed, float scale) {
   }
 }
 
+/* The mask `kv <= q && q - kv < WINDOW`, made of nodes, and what the analysis makes of it. */
+static fx_status sliding_window(fx_limits *limits, void **memory) {
+  fx_ex_pool *pool = fx_ex_pool_create(&(fx_ex_ranges){.H = H, .T = T, .T_kv = T});
+  fx_mask_program *program = NULL;
+  if (!pool) return FX_ERR_MEMORY;
+  fx_ex query = fx_ex_variable(pool, FX_EX_Q), key = fx_ex_variable(pool, FX_EX_KV);
+  fx_ex near =
+      fx_ex_binary(pool, FX_EX_LT, fx_ex_binary(pool, FX_EX_SUB, query, key), fx_ex_int(pool, WINDOW));
+  fx_ex mask = fx_ex_binary(pool, FX_EX_AND, fx_ex_binary(pool, FX_EX_LE, key, query), near);
+  fx_status status = fx_mask_program_create(pool, mask, &program);
+  if (status == FX_OK && fx_mask_program_facts(program)->form != FX_MASK_FORM_LIMITS)
+    status = FX_ERR_INTERNAL;
+  if (status == FX_OK) {
+    *limits = fx_mask_limits_plan(program, B, H, T);
+    *memory = take(fx_limits_bytes(limits));
+    fx_limits_bind(limits, *memory);
+    void *scratch = take(fx_mask_limits_scratch(program) + 64);
+    status = fx_mask_limits_build(program, &(fx_mask_batch){.B = B}, limits, scratch);
+    free(scratch);
+  }
+  fx_mask_program_destroy(program);
+  fx_ex_pool_destroy(pool);
+  return status;
+}
+
 static int attend(void) {
   enum { NQ = B * T * H * D, NK = B * T * K * D };
   float *q = take(NQ * sizeof *q), *k = take(NK * sizeof *k), *v = take(NK * sizeof *v);
@@ -141,11 +167,9 @@ static int attend(void) {
   fill(q, NQ, 1, 3);
   fill(k, NK, 2, 3);
   fill(v, NK, 3, 1);
-  fx_mask_inputs in = {.B = B, .T = T, .T_kv = T, .window = WINDOW};
-  const fx_mask_variant *variant = fx_mask_variant_find("sliding_window");
-  fx_limits limits = fx_limits_plan(variant, &in);
-  void *memory = take(fx_limits_bytes(&limits));
-  fx_limits_bind(&limits, memory);
+  fx_limits limits;
+  void *memory = NULL;
+  fx_status status = sliding_window(&limits, &memory);
   fx_attention_forward args = {.shape = {.B = B,
                                          .T_q = T,
                                          .T_kv = T,
@@ -161,7 +185,6 @@ static int attend(void) {
                                .out = {out, T * H * D, H * D, D},
                                .lse = lse};
   args.workspace = take(fx_attention_cpu_workspace(FX_ATTENTION_FORWARD, &args.shape, 1));
-  fx_status status = fx_limits_compute(variant, &in, &limits);
   if (status == FX_OK) status = fx_attention_cpu_forward(&args);
   attend_directly(q, k, v, want);
   for (int i = 0; i < NQ; i++) {

@@ -30,9 +30,14 @@ check "actions of config" offers "check show" config ''
 check "actions of ckpt" offers "diff inspect verify" ckpt ''
 check "one action" offers "verify" ckpt v
 check "options of train" offers "--json --trace --trace-step" train --
+check "actions of bench" offers "attention gemm step" bench ''
+check "options of bench" offers "--help --json --snapshot --steps" bench step --
+check "options of bench attention" offers "--documents --dtype" bench attention --d
+check "options of kernel" offers "--compile" kernel run.yaml --c
 check "options of generate" offers "--temperature --tokens --top-k --top-p" generate --t
 check "--keys of config show" offers "--keys" config show --k
 check "configurations and folders, no other files" offers "configs/ run.yaml runs/" train ''
+check "configurations for kernel" offers "configs/ run.yaml runs/" kernel ''
 check "a configuration in a folder" offers "configs/a.yaml configs/models/" train configs/
 check "folders for generate" offers "configs runs" generate ''
 check "keys after a configuration" offers "train.iters=" train run.yaml train.it

@@ -41,6 +41,20 @@ check "a pattern over layers, composed in place" run 2 pattern 'attention.layers
   'attention.variants={near: {mask: {all: [sliding_window, document_causal]}, params: {window: 12}, score: [softcap, alibi], sinks: true}, far: {variant: document_causal}}' \
   model.num_hidden_layers=4
 check "its losses fall" sane "$(losses pattern)"
+# Learnable tables and sinks are parameters: they are saved, restored and trained on.
+learnt=(attention.mask=document_causal 'attention.score=[softcap, "score + bias[h, min(q - kv, 15)]"]' attention.sinks=true
+  'attention.buffers={bias: {shape: [H, 16], learnable: true}}' schedule.decay_iters=6)
+check "a run with tables and sinks" run 1 whole "${learnt[@]}" checkpoint.interval=6
+check "its first half" run 1 halves "${learnt[@]}" checkpoint.interval=3 train.iters=3
+check "its second half, in another process" run 1 halves "${learnt[@]}" checkpoint.interval=3
+check "both halves = the whole" bash -c "'$FLEXION' ckpt diff '$TMP/whole/step_00000006' '$TMP/halves/step_00000006' --json | tail -1 |
+  python3 -c 'import json,sys; d = json.load(sys.stdin); sys.exit(not (d[\"different_tensors\"] == 0 and d[\"different_state\"] == 0 and d[\"tensors\"] > 60))'"
+check "the table has moved from zero, and the sinks" /usr/bin/python3 -c "
+import h5py, sys
+with h5py.File('$TMP/whole/step_00000006/index.h5') as f:
+    bias, sinks = f['model/model.layers.0.self_attn.bias'][:], f['model/model.layers.1.self_attn.sinks'][:]
+sys.exit(not (bias.shape == (4, 16) and sinks.shape == (4,) and abs(bias).min() > 0 and abs(sinks).min() > 0))"
 check "a compiler that is not there is no reason to stop" run 1 no-compiler attention.variant=softcap runtime.compiler=no-such-compiler
+check "it is said" grep -q 'is interpreted, which is slower: ' "$TMP/no-compiler.log"
 check "and changes nothing" test "$(losses no-compiler)" = "$(losses softcap)"
 finish

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `flexion bench attention CONFIG`: the attention op of a layer and its gradient, against a matrix product.
+ */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bench/attention.h"
+#include "launch/commands.h"
+
+enum { DEFAULT_STEPS = 7 };
+
+typedef struct arguments {
+  fx_bench_attention_options options;
+  bool json;
+} arguments;
+
+static void print_usage(FILE *stream) {
+  fputs("usage: flexion bench attention CONFIG [key=value...] [--length N] [--batch B] [--documents MEAN] "
+        "[--seed S]\n"
+        "                               [--dtype TYPE] [--layer L] [--memory] [--steps N] [--json]\n"
+        "\n"
+        "The attention op of a layer and its gradient as a training step runs them, beside a square product "
+        "of the\n"
+        "machine's GEMM library in the same run. GFLOP/s count visible pairs only: 4 D a pair and head "
+        "forward, 10 D\n"
+        "backward. Documents, turns and tokens are made up; no data is read.\n"
+        "\n"
+        "  --length N        positions (default train.seq_length)\n"
+        "  --batch B         samples (default 1)\n"
+        "  --documents MEAN  tokens a document has on average, packed into the sequence (default: one "
+        "document)\n"
+        "  --seed S          of what is made up (default 1)\n"
+        "  --dtype TYPE      float32 (default) or bfloat16: q, k, v, out and their gradients\n"
+        "  --layer L         layer, from 0 (default 0)\n"
+        "  --memory          bytes beyond inputs and outputs, at half the length and at the length\n"
+        "  --steps N         steps to time (default 7; with --memory 1)\n"
+        "  --json            one JSON object on the last line\n"
+        "  --help            this text\n",
+        stream);
+}
+
+static int report(fx_status status) {
+  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
+  return fx_status_exit_code(status);
+}
+
+static int flush_output(void) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
+}
+
+/* ---- arguments ---- */
+
+static fx_status read_number(const char *option, int64_t least, int64_t *value) {
+  char *end;
+  long long number = strtoll(optarg, &end, 10);
+  if (end == optarg || *end || number < least)
+    return fx_error(FX_ERR_USAGE,
+                    "--%s takes a number from %lld, got \"%s\"; see flexion bench attention --help", option,
+                    (long long)least, optarg);
+  *value = number;
+  return FX_OK;
+}
+
+static fx_status read_dtype(fx_dtype *dtype) {
+  if (strcmp(optarg, "float32") == 0)
+    *dtype = FX_F32;
+  else if (strcmp(optarg, "bfloat16") == 0)
+    *dtype = FX_BF16;
+  else
+    return fx_error(FX_ERR_USAGE, "--dtype takes float32 or bfloat16, got \"%s\"", optarg);
+  return FX_OK;
+}
+
+static fx_status read_option(int option, const char *word, arguments *a) {
+  int64_t number = 0;
+  fx_status status;
+  switch (option) {
+  case 'n':
+    return read_number("length", 1, &a->options.length);
+  case 'b':
+    return read_number("batch", 1, &a->options.batch);
+  case 'd':
+    return read_number("documents", 1, &a->options.documents);
+  case 'l':
+    return read_number("layer", 0, &a->options.layer);
+  case 's':
+    status = read_number("seed", 0, &number);
+    a->options.seed = (uint64_t)number;
+    return status;
+  case 't':
+    return read_dtype(&a->options.dtype);
+  case 'i':
+    status = read_number("steps", 1, &number);
+    a->options.steps = number > INT32_MAX ? INT32_MAX : (int)number;
+    return status;
+  case 'm':
+    a->options.memory = true;
+    return FX_OK;
+  case 'j':
+    a->json = true;
+    return FX_OK;
+  default:
+    return fx_error(FX_ERR_USAGE,
+                    "bench attention does not know the option %s, or it lacks its value; see flexion bench "
+                    "attention --help",
+                    word);
+  }
+}
+
+/* ---- output ---- */
+
+static double mib(int64_t bytes) {
+  return (double)bytes / 1048576.0;
+}
+
+static void print_kernels(const fx_bench_attention_report *r) {
+  if (r->kernels == FX_BENCH_KERNELS_NONE)
+    printf("kernels   nothing generated runs%s\n", r->R ? ": limits say who sees whom" : "");
+  else if (r->kernels == FX_BENCH_KERNELS_COMPILED)
+    printf("kernels   compiled: %.1f ms at first use, %.1f ms from the cache\n", r->compile_ms, r->cached_ms);
+  else
+    printf("kernels   interpreted%s%s\n", r->reason[0] ? ": " : "", r->reason);
+}
+
+static void print_memory(const fx_bench_attention_memory *m) {
+  printf("%10lld %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f\n", (long long)m->length, mib(m->io_bytes),
+         mib(m->workspace_bytes), mib(m->mask_bytes), mib(m->lse_bytes), mib(m->peak_bytes),
+         mib(m->peak_bytes - m->io_bytes));
+}
+
+static void print_report(const fx_bench_attention_report *r, const arguments *a) {
+  printf(
+      "%s, layer %lld: B=%lld T=%lld, %lld heads (%lld key heads) of %lld, %s, %lld documents, %d threads\n",
+      r->name, (long long)a->options.layer, (long long)r->B, (long long)r->T, (long long)r->H,
+      (long long)r->K, (long long)r->D, fx_dtype_name(a->options.dtype), (long long)r->documents, r->threads);
+  printf("%s%s\n", r->text, r->text[0] && r->text[strlen(r->text) - 1] == '\n' ? "" : "\n");
+  printf("mask      %s", r->form);
+  if (r->R) printf(", %d interval%s a query", r->R, r->R == 1 ? "" : "s");
+  printf("; %.4f%% visible%s; built in %.3f ms, %.3f MiB\n", 100 * r->density,
+         r->density_exact ? "" : " (estimated)", r->mask_build_ms, mib(r->full.mask_bytes));
+  print_kernels(r);
+  printf("\n%-10s %10s %10s %10s\n", "", "ms", "GFLOP/s", "of product");
+  printf("%-10s %10.3f %10.1f %9.1f%%\n", "forward", r->forward_ms, r->forward_gflops,
+         100 * r->forward_gflops / r->gemm_gflops);
+  printf("%-10s %10.3f %10.1f %9.1f%%\n", "backward", r->backward_ms, r->backward_gflops,
+         100 * r->backward_gflops / r->gemm_gflops);
+  printf("%-10s %10.3f %10.1f            %s, float32, %lld x %lld x %lld\n", "product", r->gemm_ms,
+         r->gemm_gflops, r->provider, (long long)r->gemm_size, (long long)r->gemm_size,
+         (long long)r->gemm_size);
+  if (!a->options.memory) return;
+  printf("\nmemory, MiB; the peak is VmHWM's growth from before the inputs were allocated\n");
+  printf("%10s %12s %12s %12s %12s %12s %12s\n", "length", "in and out", "workspace", "mask", "lse", "peak",
+         "beyond");
+  print_memory(&r->half);
+  print_memory(&r->full);
+}
+
+static json_t *memory_json(const fx_bench_attention_memory *m) {
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "length", (json_int_t)m->length, "io_bytes",
+                   (json_int_t)m->io_bytes, "workspace_bytes", (json_int_t)m->workspace_bytes, "mask_bytes",
+                   (json_int_t)m->mask_bytes, "lse_bytes", (json_int_t)m->lse_bytes, "peak_bytes",
+                   (json_int_t)m->peak_bytes);
+}
+
+static void print_json(const fx_bench_attention_report *r, const arguments *a) {
+  static const char *const kernels[] = {"none", "compiled", "interpreted"};
+  json_t *row =
+      json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "forward_ms", r->forward_ms, "backward_ms",
+                r->backward_ms, "forward_gflops", r->forward_gflops, "backward_gflops", r->backward_gflops,
+                "gemm_gflops", r->gemm_gflops, "forward_of_gemm", r->forward_gflops / r->gemm_gflops,
+                "backward_of_gemm", r->backward_gflops / r->gemm_gflops, "mask_build_ms", r->mask_build_ms,
+                "compile_ms", r->compile_ms);
+  json_t *more = json_pack(
+      "{s:f, s:I, s:f, s:b, s:I, s:s, s:s, s:i, s:s, s:i, s:s}", "cached_ms", r->cached_ms, "visible_pairs",
+      (json_int_t)(r->visible_pairs + 0.5), "density", r->density, "density_exact", r->density_exact,
+      "documents", (json_int_t)r->documents, "variant", r->name, "form", r->form, "intervals", r->R,
+      "kernels", kernels[r->kernels], "threads", r->threads, "dtype", fx_dtype_name(a->options.dtype));
+  json_t *memory = memory_json(&r->full);
+  if (row && more && memory) {
+    json_object_update(row, more);
+    json_object_update(row, memory);
+    if (a->options.memory) json_object_set_new(row, "half", memory_json(&r->half));
+  }
+  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+  if (text) printf("%s\n", text);
+  free(text);
+  json_decref(memory);
+  json_decref(more);
+  json_decref(row);
+}
+
+static int measure(const fx_config *config, const arguments *a) {
+  fx_bench_attention_report r;
+  fx_status status = fx_bench_attention(config, &a->options, &r);
+  if (status != FX_OK) return report(status);
+  print_report(&r, a);
+  if (a->json) print_json(&r, a);
+  return flush_output();
+}
+
+int fx_cmd_bench_attention(int argc, char **argv) {
+  static const struct option options[] = {{"length", required_argument, NULL, 'n'},
+                                          {"batch", required_argument, NULL, 'b'},
+                                          {"documents", required_argument, NULL, 'd'},
+                                          {"layer", required_argument, NULL, 'l'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {"dtype", required_argument, NULL, 't'},
+                                          {"steps", required_argument, NULL, 'i'},
+                                          {"memory", no_argument, NULL, 'm'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+  arguments a = {.options = {.batch = 1, .seed = 1, .dtype = FX_F32}};
+  optind = 0;
+  opterr = 0;
+  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    if (option == 'h') {
+      print_usage(stdout);
+      return flush_output();
+    }
+    fx_status status = read_option(option, argv[optind - 1], &a);
+    if (status != FX_OK) return report(status);
+  }
+  if (a.options.steps == 0) a.options.steps = a.options.memory ? 1 : DEFAULT_STEPS;
+  if (optind >= argc)
+    return report(
+        fx_error(FX_ERR_USAGE, "bench attention expects a YAML file; see flexion bench attention --help"));
+  fx_config *config = NULL;
+  fx_status status =
+      fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
+  if (status != FX_OK) return report(status);
+  int code = measure(config, &a);
+  fx_config_destroy(config);
+  return code;
+}
