@@ -167,14 +167,20 @@ static void number_documents(const int32_t *doc_start, int32_t T, int32_t *out) 
 /* One input of all samples. */
 static void fill_input(const fx_attention_setup *setup, const fx_attention_batch *batch, const char *name,
                        int32_t *out) {
-  const int32_t *copied = strcmp(name, "doc_start") == 0  ? batch->doc_start
-                          : strcmp(name, "doc_end") == 0  ? batch->doc_end
-                          : strcmp(name, "position") == 0 ? batch->positions
-                          : strcmp(name, "token") == 0    ? batch->tokens
-                                                          : NULL;
+  const struct {
+    const char *name;
+    const int32_t *data;
+  } copied[] = {{"doc_start", batch->doc_start},
+                {"doc_end", batch->doc_end},
+                {"position", batch->positions},
+                {"token", batch->tokens}};
   int64_t T = setup->T;
-  if (copied) memcpy(out, copied, (size_t)(setup->B * T) * sizeof *out);
-  for (int64_t b = 0; !copied && b < setup->B; b++) {
+  for (size_t i = 0; i < sizeof copied / sizeof copied[0]; i++)
+    if (strcmp(name, copied[i].name) == 0) {
+      memcpy(out, copied[i].data, (size_t)(setup->B * T) * sizeof *out);
+      return;
+    }
+  for (int64_t b = 0; b < setup->B; b++) {
     const int32_t *start = batch->doc_start + b * T;
     if (strcmp(name, "doc_id") == 0)
       number_documents(start, setup->T, out + b * T);
