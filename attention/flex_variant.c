@@ -11,7 +11,7 @@ static int64_t elements(const fx_ex_buffer *buffer) {
   return count;
 }
 
-static fx_status prepare(fx_flex_variant *flex, const fx_tile_options *options) {
+static fx_status prepare(fx_flex_variant *flex, bool asks_mask, const fx_tile_options *options) {
   const fx_variant *variant = flex->variant;
   const fx_ex_pool *pool = variant->pool;
   for (int32_t i = 0; i < fx_ex_num_params(pool); i++) flex->uniform[i] = fx_ex_param_at(pool, i)->value;
@@ -20,11 +20,12 @@ static fx_status prepare(fx_flex_variant *flex, const fx_tile_options *options) 
     if (!buffer->constant && !buffer->learnable)
       flex->input[flex->num_inputs++] = (fx_flex_input){i, elements(buffer), buffer->per_batch};
   }
-  if (variant->mask == FX_EX_NONE && variant->score == FX_EX_NONE) return FX_OK;
+  if (!asks_mask && variant->score == FX_EX_NONE) return FX_OK;
   return fx_tile_kernel_create(variant, options, &flex->kernel);
 }
 
-fx_status fx_flex_variant_create(fx_variant *variant, const fx_tile_options *options, fx_flex_variant **out) {
+fx_status fx_flex_variant_create(fx_variant *variant, bool asks_mask, const fx_tile_options *options,
+                                 fx_flex_variant **out) {
   fx_flex_variant *flex = NULL;
   fx_status status = fx_calloc(&flex, 1, sizeof *flex);
   if (status != FX_OK) {
@@ -32,7 +33,7 @@ fx_status fx_flex_variant_create(fx_variant *variant, const fx_tile_options *opt
     return status;
   }
   flex->variant = variant;
-  FX_TRY_GOTO(prepare(flex, options), destroy_flex);
+  FX_TRY_GOTO(prepare(flex, asks_mask, options), destroy_flex);
   *out = flex;
   return FX_OK;
 destroy_flex:

@@ -23,14 +23,17 @@ typedef struct fx_flex_input {
 
 typedef struct fx_flex_variant {
   fx_variant *variant;    /* owned */
-  fx_tile_kernel *kernel; /* NULL: neither mask nor score */
+  fx_tile_kernel *kernel; /* NULL: nothing of it is evaluated inside tiles */
   float uniform[FX_EX_MAX_PARAMS];
   fx_flex_input input[FX_EX_MAX_BUFFERS]; /* the batch's buffers, in the order of the blob */
   int32_t num_inputs;
 } fx_flex_variant;
 
-/* Takes the variant over, on failure too. options may be NULL. Errors: fx_tile_kernel_create's. */
-fx_status fx_flex_variant_create(fx_variant *variant, const fx_tile_options *options, fx_flex_variant **out);
+/* Takes the variant over, on failure too. asks_mask: kernels will ask its mask inside tiles
+ * (fx_attention_attr); a mask that limits represent needs no function, and a variant without a score then
+ * none at all. options may be NULL. Errors: fx_tile_kernel_create's. */
+fx_status fx_flex_variant_create(fx_variant *variant, bool asks_mask, const fx_tile_options *options,
+                                 fx_flex_variant **out);
 void fx_flex_variant_destroy(fx_flex_variant *flex); /* NULL is fine */
 
 /* int32 words of the blob for B samples, and where input i begins in it. */

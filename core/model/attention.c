@@ -75,6 +75,16 @@ static fx_status check_inputs(fx_attention_setup *setup, const fx_attention_kind
   return FX_OK;
 }
 
+/* kind->program stays NULL where every query sees every key. */
+static fx_status create_program(fx_attention_kind *kind, const fx_variant *variant) {
+  if (variant->mask == FX_EX_NONE) return FX_OK;
+  FX_TRY(fx_mask_program_create(variant->pool, variant->mask, &kind->program));
+  if (fx_mask_program_facts(kind->program)->form != FX_MASK_FORM_NONE) return FX_OK;
+  fx_mask_program_destroy(kind->program);
+  kind->program = NULL;
+  return FX_OK;
+}
+
 static fx_status create_kind(fx_attention_setup *setup, const fx_config *config, int32_t index) {
   fx_attention_kind *kind = &setup->kind[index];
   fx_variant *variant = NULL;
@@ -86,18 +96,15 @@ static fx_status create_kind(fx_attention_setup *setup, const fx_config *config,
   size_t used = strnlen(setup->text, sizeof setup->text);
   snprintf(setup->text + used, sizeof setup->text - used, "%s%s:%016llx", index ? " " : "", variant->name,
            (unsigned long long)fx_hash64_text(variant->text));
-  FX_TRY(fx_flex_variant_create(variant, &options, &kind->flex));
+  fx_status status = create_program(kind, variant);
+  if (status != FX_OK) {
+    fx_variant_destroy(variant);
+    return status;
+  }
+  if (kind->program) plan_mask(setup, index);
+  FX_TRY(fx_flex_variant_create(variant, kind->attr.ask_mask, &options, &kind->flex));
   FX_TRY(check_inputs(setup, kind));
   kind->attr.flex = kind->flex;
-  if (variant->mask != FX_EX_NONE) {
-    FX_TRY(fx_mask_program_create(variant->pool, variant->mask, &kind->program));
-    if (fx_mask_program_facts(kind->program)->form != FX_MASK_FORM_NONE) {
-      plan_mask(setup, index);
-    } else {
-      fx_mask_program_destroy(kind->program);
-      kind->program = NULL;
-    }
-  }
   int64_t words = fx_flex_blob_words(kind->flex, setup->B);
   if (words > 0) kind->buffers = add_field(setup, "mask_buffers", index, words);
   return FX_OK;
