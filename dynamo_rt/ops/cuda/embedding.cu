@@ -33,21 +33,34 @@ enum { SCAN = 256 };
 extern "C" __global__ void __launch_bounds__(SCAN)
     embedding_grad(const float *dy, const int *ids, float *dtable, i64 rows, i64 cols, int add) {
   __shared__ u32 found[SCAN / WARP];
+  __shared__ int place[SCAN];
   int mine = (int)blockIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   i64 col = (i64)blockIdx.y * SCAN + threadIdx.x;
   float *out = dtable + (i64)mine * cols + col;
   float sum = add && col < cols ? *out : 0.0f;
   for (i64 begin = 0; begin < rows; begin += SCAN) {
     i64 r = begin + threadIdx.x;
-    u32 bits = __ballot_sync(0xFFFFFFFFu, r < rows && ids[r] == mine);
-    if (!__syncthreads_or(bits != 0)) continue;
+    bool hit = r < rows && ids[r] == mine;
+    u32 bits = __ballot_sync(0xFFFFFFFFu, hit);
+    if (!__syncthreads_or(hit)) continue;
     if (lane == 0) found[warp] = bits;
     __syncthreads();
-    for (int w = 0; w < SCAN / WARP; w++)
-      for (u32 left = found[w]; left; left &= left - 1) {
-        i64 row = begin + w * WARP + __ffs((int)left) - 1;
-        if (col < cols) sum += dy[row * cols + col];
-      }
+    int before = 0, total = 0;
+    for (int w = 0; w < SCAN / WARP; w++) {
+      int count = __popc(found[w]);
+      before += w < warp ? count : 0;
+      total += count;
+    }
+    if (hit) place[before + __popc(bits & ((1u << lane) - 1u))] = (int)threadIdx.x;
+    __syncthreads();
+    const float *in = dy + begin * cols + col;
+    int k = 0;
+    for (; col < cols && k + 4 <= total; k += 4) { /* four loads under way, added in order */
+      float a = in[place[k] * cols], b = in[place[k + 1] * cols], c = in[place[k + 2] * cols],
+            d = in[place[k + 3] * cols];
+      sum += a, sum += b, sum += c, sum += d;
+    }
+    for (; col < cols && k < total; k++) sum += in[place[k] * cols];
     __syncthreads();
   }
   if (col < cols) *out = sum;
