@@ -306,6 +306,7 @@ void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_
   fx_flex_attention_tile_cpu(backward, D, tile);
 }
 
-bool fx_flex_attention_runs_on(fx_backend backend) {
+bool fx_flex_attention_runs_on(fx_backend backend, int32_t D) {
+  (void)D;
   return g_flex_attention.kernel[backend] && g_flex_attention_grad.kernel[backend];
 }

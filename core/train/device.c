@@ -8,7 +8,8 @@ bool fx_device_wants_cuda(const fx_config *config, int ranks) {
   fx_cuda_probe probe;
   if (config->runtime.device != FX_RUNTIME_DEVICE_AUTO)
     return config->runtime.device == FX_RUNTIME_DEVICE_CUDA;
-  if (ranks > 1 || !fx_flex_attention_runs_on(FX_BACKEND_CUDA)) return false;
+  int32_t head_dim = (int32_t)config->model.head_dim;
+  if (ranks > 1 || !fx_flex_attention_runs_on(FX_BACKEND_CUDA, head_dim)) return false;
   fx_cuda_probe_get(&probe);
   return probe.count > 0;
 }

@@ -198,7 +198,12 @@ static void describe(fx_trainer *run) {
 
 static void describe_peak(const fx_trainer *run) {
   int64_t peak = fx_memory_peak();
-  if (run->job->control->rank == 0 && peak > 0)
+  size_t used = 0, total = 0;
+  if (run->job->control->rank != 0) return;
+  if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
+            (double)used / 1048576.0, (double)total / 1048576.0);
+  else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
             (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
 }

@@ -264,6 +264,19 @@ static void bad_data_is_told(void) {
   }
 }
 
+static void memory_is_counted(void) {
+  size_t before = 0, after = 0, total = 0;
+  void *memory = NULL;
+  CHECK_OK(fx_device_memory_info(g_gpu, &before, &total));
+  CHECK_OK(fx_device_alloc(g_gpu, (size_t)256 << 20, &memory));
+  CHECK_OK(fx_device_memory_info(g_gpu, &after, &total));
+  CHECK_MSG(after >= before + ((size_t)256 << 20) && after < total, "%zu, then %zu of %zu bytes", before,
+            after, total);
+  fx_device_release(g_gpu, memory);
+  CHECK_STATUS(fx_device_alloc(g_gpu, total * 2, &memory), FX_ERR_MEMORY);
+  CHECK_HAS(fx_error_text(), "of GPU memory");
+}
+
 static fx_status no_shapes(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
   out[0] = *in[0];
@@ -315,6 +328,7 @@ int main(void) {
       {"every op against the CPU", every_op_against_the_cpu},
       {"a gradient that is not finite changes nothing", a_bad_gradient_changes_nothing},
       {"bad ids and targets are told", bad_data_is_told},
+      {"memory is counted", memory_is_counted},
       {"a missing kernel is named", a_missing_kernel_is_named},
       {"runtime inputs are copied from their slot", runtime_inputs_are_copied}};
   fx_cuda_probe probe;
