@@ -302,6 +302,11 @@ fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, f
 }
 
 void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_t tile[2]) {
-  FX_ASSERT(backend == FX_BACKEND_CPU);
+  (void)backend;
   fx_flex_attention_tile_cpu(backward, D, tile);
+}
+
+bool fx_flex_attention_runs_on(fx_backend backend, int32_t D) {
+  (void)D;
+  return g_flex_attention.kernel[backend] && g_flex_attention_grad.kernel[backend];
 }

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/ops/cpu/gemm.h"
 #include "dynamo_rt/plan/ledger.h"
 #include "parallel/agree.h"
 
@@ -76,7 +76,9 @@ static fx_status create_device(fx_trainer *run) {
   int automatic = fx_affinity_threads((const fx_affinity *)(const void *)all, control->size, control->rank,
                                       control->rank == 0 ? run->job->log : NULL);
   free(all);
-  return fx_device_create_cpu(threads == FX_CONFIG_AUTO ? automatic : threads, "auto", &run->device);
+  if (threads == FX_CONFIG_AUTO) threads = automatic;
+  status = fx_device_choose(run->config, threads, control->size, &run->device);
+  return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
 }
 
 static bool saves_beside(const fx_trainer *run) {
@@ -102,7 +104,7 @@ static fx_status create_stepper(fx_trainer *run) {
   warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
-  FX_TRY(fx_inputs_allocate(run->inputs));
+  FX_TRY(fx_inputs_allocate_on(run->inputs, run->device));
   if (saves_beside(run)) FX_TRY(fx_step_snapshot_create(run->model, &run->snapshot));
   fx_step_config step = {.model = run->model,
                          .B = B,
@@ -178,12 +180,14 @@ static fx_status capture(fx_trainer *run) {
 static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   char memory[FX_MEMORY_TEXT];
-  fx_info(
-      run->job->log,
-      "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
-      (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
-      fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
-      (long long)micro_steps(run));
+  char compute[64] = "GPU";
+  if (run->device->backend == FX_BACKEND_CPU)
+    snprintf(compute, sizeof compute, "%d threads a rank", run->device->threads);
+  fx_info(run->job->log,
+          "%lld parameters | %s | %s, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
+          (long long)fx_model_num_params(run->model), run->topology_text, compute, run->device->isa,
+          run->device->gemm_name, (long long)train->global_batch_size, (long long)train->seq_length,
+          (long long)micro_steps(run));
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
@@ -196,7 +200,12 @@ static void describe(fx_trainer *run) {
 
 static void describe_peak(const fx_trainer *run) {
   int64_t peak = fx_memory_peak();
-  if (run->job->control->rank == 0 && peak > 0)
+  size_t used = 0, total = 0;
+  if (run->job->control->rank != 0) return;
+  if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
+            (double)used / 1048576.0, (double)total / 1048576.0);
+  else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
             (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
 }
@@ -228,7 +237,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                             &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_trainer_barrier_status(run, fx_model_create(run->config, &run->model)));
+  FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
@@ -432,7 +441,7 @@ static void discredit_checkpoint(const fx_trainer *run) {
 
 static void destroy(fx_trainer *run) {
   fx_trainer_save_abandon(run);
-  free(run->snapshot);
+  fx_step_snapshot_destroy(run->model, run->snapshot);
   free(run->resumed_from);
   fx_metrics_close(run->metrics);
   fx_pipeline_destroy(run->pipeline);

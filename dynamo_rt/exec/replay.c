@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replay: walk the steps, wait where the schedule says so, launch. Allocates nothing. */
-#include <string.h>
-
 #include "dynamo_rt/plan/plan_internal.h"
 
 fx_status fx_step_run(void *arg, void *stream) {
@@ -11,6 +9,9 @@ fx_status fx_step_run(void *arg, void *stream) {
   int64_t begin = plan->trace ? fx_now_ns() : 0;
   step->args.stream = stream;
   fx_status status = node->op->kernel[plan->device->backend](&step->args);
+  /* On a GPU the kernel has only been queued: a traced step waits for each, and loses its overlap. */
+  if (status == FX_OK && plan->trace && plan->device->backend != FX_BACKEND_CPU)
+    status = fx_device_sync(plan->device);
   if (plan->trace)
     fx_trace_add(plan->trace,
                  (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});
@@ -26,7 +27,8 @@ static fx_status poison_dead(fx_plan *plan, int32_t step) {
   if (last || plan->steps[step].lane != FX_LANE_COMPUTE) FX_TRY(fx_device_sync(plan->device));
   for (int64_t b = 0; b < plan->num_blocks; b++)
     if (plan->blocks[b].bytes && plan->blocks[b].last == step)
-      memset(plan->arena + plan->blocks[b].offset, 0xFF, plan->blocks[b].bytes);
+      FX_TRY(fx_device_fill(plan->device, FX_LANE_COMPUTE, plan->arena + plan->blocks[b].offset, 0xFF,
+                            plan->blocks[b].bytes));
   return FX_OK;
 }
 
