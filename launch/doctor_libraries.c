@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries of the transport, of checkpoints and of the GPU. The CUDA driver is opened here as it is
- * everywhere, at run time, and only asked for its version and devices. */
-#include <dlfcn.h>
+/* Libraries of the transport, of checkpoints and of the GPU. The CUDA driver and NVRTC are opened at
+ * run time and only asked for their versions and devices. */
+#include <stdbool.h>
+#include <stdio.h>
 
 #include "data/h5/h5_file.h"
+#include "dynamo_rt/codegen/cuda/nvrtc.h"
+#include "dynamo_rt/device/cuda/driver.h"
 #include "launch/doctor.h"
 #include "parallel/comm/mpi/bootstrap.h"
 
@@ -19,35 +22,45 @@ static void report_hdf5(fx_doctor *doctor) {
   fx_doctor_fact(doctor, "hdf5", json_string(text), "hdf5", "%s", text);
 }
 
-typedef int (*cu_init_fn)(unsigned flags);
-typedef int (*cu_get_int_fn)(int *out);
+static void report_devices(fx_doctor *doctor, const fx_cuda_probe *probe) {
+  json_t *list = json_array();
+  for (int i = 0; i < probe->count; i++) {
+    const fx_cuda_info *d = &probe->device[i];
+    json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:I}", "name", d->name, "sm",
+                                          d->major * 10 + d->minor, "multiprocessors", d->multiprocessors,
+                                          "memory_bytes", (json_int_t)d->memory));
+  }
+  fx_doctor_fact(doctor, "cuda_gpus", list, NULL, NULL);
+  for (int i = 0; i < probe->count; i++) {
+    const fx_cuda_info *d = &probe->device[i];
+    char key[32];
+    snprintf(key, sizeof key, "cuda_gpu_%d", i);
+    fx_doctor_fact(doctor, key, json_string(d->name), "gpu", "%d: %s, sm_%d%d, %d multiprocessors, %.1f GiB",
+                   i, d->name, d->major, d->minor, d->multiprocessors,
+                   (double)d->memory / (1024.0 * 1024.0 * 1024.0));
+  }
+}
 
 static void report_cuda(fx_doctor *doctor) {
-  int version = 0, devices = 0, result;
-  cu_init_fn init;
-  cu_get_int_fn driver_version, device_count;
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    fx_doctor_fact(doctor, "cuda_driver", json_null(), "cuda", "no driver (libcuda.so.1 not found)");
-    fx_doctor_fact(doctor, "cuda_devices", json_integer(0), NULL, NULL);
-    return;
-  }
-  *(void **)&init = dlsym(library, "cuInit");
-  *(void **)&driver_version = dlsym(library, "cuDriverGetVersion");
-  *(void **)&device_count = dlsym(library, "cuDeviceGetCount");
-  if (driver_version && driver_version(&version) != 0) version = 0;
-  result = init ? init(0) : -1;
-  if (result == 0 && (!device_count || device_count(&devices) != 0)) devices = 0;
-  char name[32];
-  snprintf(name, sizeof name, "%d.%d", version / 1000, version % 1000 / 10);
-  fx_doctor_fact(doctor, "cuda_driver", json_string(name), "cuda", "driver for CUDA %s, %d device%s", name,
-                 devices, devices == 1 ? "" : "s");
-  fx_doctor_fact(doctor, "cuda_devices", json_integer(devices), NULL, NULL);
-  if (result != 0)
-    fx_doctor_warn(doctor,
-                   "a CUDA driver is installed but cuInit returned %d; check the device and its permissions",
-                   result);
-  /* The library stays open: closing a driver that started is not safe. */
+  fx_cuda_probe probe;
+  char version[32], compiler[32];
+  int major = 0, minor = 0;
+  fx_cuda_probe_get(&probe);
+  snprintf(version, sizeof version, "%d.%d", probe.driver_version / 1000, probe.driver_version % 1000 / 10);
+  if (probe.driver_version)
+    fx_doctor_fact(doctor, "cuda_driver", json_string(version), "cuda", "driver for CUDA %s, %d device%s",
+                   version, probe.count, probe.count == 1 ? "" : "s");
+  else
+    fx_doctor_fact(doctor, "cuda_driver", json_null(), "cuda", "%s", probe.reason);
+  fx_doctor_fact(doctor, "cuda_devices", json_integer(probe.count), NULL, NULL);
+  report_devices(doctor, &probe);
+  if (probe.driver_version && probe.count == 0)
+    fx_doctor_warn(doctor, "a CUDA driver is installed but %s; check the device and its permissions",
+                   probe.reason);
+  bool found = fx_nvrtc_version(&major, &minor) == FX_OK;
+  snprintf(compiler, sizeof compiler, "%d.%d", major, minor);
+  fx_doctor_fact(doctor, "nvrtc", found ? json_string(compiler) : json_null(), "nvrtc", "%s",
+                 found ? compiler : "not found: no kernel can be compiled for a GPU");
 }
 
 void fx_doctor_libraries(fx_doctor *doctor) {

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "attention/tile/cache.h"
 #include "attention/tile/spawn.h"
+#include "dynamo_rt/base/cache.h"
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 
@@ -158,7 +158,7 @@ static fx_status compile(const char *source, const fx_compile_options *options, 
   fx_cache_image image = {NULL, 0};
   fx_status status;
   FX_TRY_GOTO(make_key(source, path, key), close_cache);
-  if (cache >= 0 && fx_cache_get(cache, key, &image)) {
+  if (cache >= 0 && fx_cache_get(cache, key, "so", &image)) {
     compiled->from_cache = load(&image, key, compiled) == FX_OK;
     free(image.data);
     image.data = NULL;
@@ -168,7 +168,7 @@ static fx_status compile(const char *source, const fx_compile_options *options, 
   FX_TRY_GOTO(make(path, source, key, options->time_limit > 0.0 ? options->time_limit : 60.0, &image),
               close_cache);
   FX_TRY_GOTO(load(&image, key, compiled), close_cache);
-  if (cache >= 0) fx_cache_put(cache, key, &image);
+  if (cache >= 0) fx_cache_put(cache, key, "so", &image);
 close_cache:
   free(image.data);
   if (cache >= 0) close(cache);

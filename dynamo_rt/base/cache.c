@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* memfd_create, mkostemp */
-#include "attention/tile/cache.h"
+#include "dynamo_rt/base/cache.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -101,9 +101,9 @@ static fx_cache_image contents(int fd, off_t size) {
   return (fx_cache_image){NULL, 0};
 }
 
-bool fx_cache_get(int fd, const char *key, fx_cache_image *image) {
+bool fx_cache_get(int fd, const char *key, const char *suffix, fx_cache_image *image) {
   char name[64];
-  snprintf(name, sizeof name, "%.40s.so", key);
+  snprintf(name, sizeof name, "%.40s.%.10s", key, suffix);
   int file = openat(fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return false;
   struct stat about;
@@ -134,9 +134,9 @@ static void unique_name(char name[96], const char *key) {
   snprintf(name, 96, ".%.40s.%ld.%ld.%p", key, (long)getpid(), t.tv_nsec, (void *)name);
 }
 
-void fx_cache_put(int fd, const char *key, const fx_cache_image *image) {
+void fx_cache_put(int fd, const char *key, const char *suffix, const fx_cache_image *image) {
   char name[64], unique[96];
-  snprintf(name, sizeof name, "%.40s.so", key);
+  snprintf(name, sizeof name, "%.40s.%.10s", key, suffix);
   unique_name(unique, key);
   int file = openat(fd, unique, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return;

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of the CUDA driver that flexion calls, declared here because no CUDA header is needed to
+ * build. Handles are void *, device addresses uint64_t, results int (0: success), as in the driver's ABI.
+ * Private to folders named cuda/. */
+#ifndef FX_DYNAMO_RT_DEVICE_CUDA_DRIVER_API_H
+#define FX_DYNAMO_RT_DEVICE_CUDA_DRIVER_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* X(field, exported name, parameters) */
+#define FX_CUDA_DRIVER_LIST(X)                                                                              \
+  X(init, "cuInit", (unsigned flags))                                                                       \
+  X(error_name, "cuGetErrorName", (int result, const char **text))                                          \
+  X(error_text, "cuGetErrorString", (int result, const char **text))                                        \
+  X(driver_version, "cuDriverGetVersion", (int *version))                                                   \
+  X(device_count, "cuDeviceGetCount", (int *count))                                                         \
+  X(device_get, "cuDeviceGet", (int *device, int ordinal))                                                  \
+  X(device_name, "cuDeviceGetName", (char *name, int size, int device))                                     \
+  X(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                                     \
+  X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                      \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                               \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                          \
+  X(context_set, "cuCtxSetCurrent", (void *context))                                                        \
+  X(context_sync, "cuCtxSynchronize", (void))                                                               \
+  X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes))                            \
+  X(memory_alloc, "cuMemAlloc_v2", (uint64_t * address, size_t bytes))                                      \
+  X(memory_free, "cuMemFree_v2", (uint64_t address))                                                        \
+  X(memory_alloc_host, "cuMemHostAlloc", (void **address, size_t bytes, unsigned flags))                    \
+  X(memory_free_host, "cuMemFreeHost", (void *address))                                                     \
+  X(memory_alloc_managed, "cuMemAllocManaged", (uint64_t * address, size_t bytes, unsigned flags))          \
+  X(memory_advise, "cuMemAdvise", (uint64_t address, size_t bytes, int advice, int device))                 \
+  X(memory_prefetch, "cuMemPrefetchAsync", (uint64_t address, size_t bytes, int device, void *stream))      \
+  X(memory_fill, "cuMemsetD8Async", (uint64_t address, unsigned char byte, size_t count, void *stream))     \
+  X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t bytes, void *stream))                        \
+  X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                       \
+  X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                                   \
+  X(stream_sync, "cuStreamSynchronize", (void *stream))                                                     \
+  X(stream_wait, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                          \
+  X(event_create, "cuEventCreate", (void **event, unsigned flags))                                          \
+  X(event_destroy, "cuEventDestroy_v2", (void *event))                                                      \
+  X(event_record, "cuEventRecord", (void *event, void *stream))                                             \
+  X(event_sync, "cuEventSynchronize", (void *event))                                                        \
+  X(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))                               \
+  X(module_load, "cuModuleLoadData", (void **module, const void *image))                                    \
+  X(module_unload, "cuModuleUnload", (void *module))                                                        \
+  X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))              \
+  X(function_get, "cuFuncGetAttribute", (int *value, int attribute, void *function))                        \
+  X(function_set, "cuFuncSetAttribute", (void *function, int attribute, int value))                         \
+  X(launch, "cuLaunchKernel",                                                                               \
+    (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+     unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra))
+
+struct fx_cuda_driver {
+#define FX_CUDA_DRIVER_FIELD(field, name, parameters) int(*field) parameters;
+  FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_FIELD)
+#undef FX_CUDA_DRIVER_FIELD
+};
+
+enum {
+  FX_CU_ATTRIBUTE_MULTIPROCESSORS = 16,
+  FX_CU_ATTRIBUTE_MAJOR = 75,
+  FX_CU_ATTRIBUTE_MINOR = 76,
+  FX_CU_ATTRIBUTE_CONCURRENT_MANAGED = 89,
+  FX_CU_FUNCTION_LOCAL_BYTES = 3,
+  FX_CU_FUNCTION_REGISTERS = 4,
+  FX_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
+  FX_CU_STREAM_NON_BLOCKING = 1,
+  FX_CU_EVENT_DISABLE_TIMING = 2,
+  FX_CU_HOST_PORTABLE = 1,
+  FX_CU_MANAGED_GLOBAL = 1,
+  FX_CU_ADVISE_PREFERRED_LOCATION = 3,
+  FX_CU_ERROR_NO_DEVICE = 100
+};
+
+#endif
