@@ -23,10 +23,11 @@ static const char g_builtins[] = "#define INT32_MAX 2147483647\n"
                                  "#define __builtin_inff() __int_as_float(0x7f800000)\n"
                                  "#define __builtin_nanf(text) __int_as_float(0x7fc00000)\n";
 
-static const char g_clamp[] = "static __forceinline__ __device__ int32_t fx_clamp(int32_t index, int32_t extent) {\n"
-                              "  int32_t from = index < 0 ? 0 : index;\n"
-                              "  return from < extent ? from : extent - 1;\n"
-                              "}\n";
+static const char g_clamp[] =
+    "static __forceinline__ __device__ int32_t fx_clamp(int32_t index, int32_t extent) {\n"
+    "  int32_t from = index < 0 ? 0 : index;\n"
+    "  return from < extent ? from : extent - 1;\n"
+    "}\n";
 
 #define FX_EMIT_PAIR "const fx_flash_args *args, int32_t b, int32_t h, int32_t q, int32_t kv"
 static const struct {
@@ -110,7 +111,10 @@ static void flat_index(FILE *out, const fx_code *code, const fx_ex_buffer *decla
 
 static void load(FILE *out, const fx_code *code, const fx_code_instr *instr) {
   const fx_ex_buffer *declared = &code->buffer[instr->index];
-  fprintf(out, "__ldg((const %s *)args->buffer[%d].data + ", g_types[declared->type], instr->index);
+  fprintf(out,
+          declared->constant ? "__ldg((const %s *)fx_constant%d + "
+                             : "__ldg((const %s *)args->buffer[%d].data + ",
+          g_types[declared->type], instr->index); // NOLINT: both take a text and an int
   if (declared->per_batch) fprintf(out, "b * args->buffer[%d].batch + ", instr->index);
   flat_index(out, code, declared, instr->arg, instr->in_range);
   fputc(')', out);
@@ -205,6 +209,19 @@ static void semantics(FILE *out) {
   fputs(g_clamp, out);
 }
 
+/* Constant tables that are read, by their bits. */
+static void constants(FILE *out, const fx_variant *variant) {
+  for (int32_t i = 0; variant && i < fx_ex_num_buffers(variant->pool); i++) {
+    const fx_ex_buffer *declared = fx_ex_buffer_at(variant->pool, i);
+    if (!declared->constant) continue;
+    int64_t count = 1;
+    for (int k = 0; k < declared->ndim; k++) count *= declared->dim[k];
+    fprintf(out, "static __device__ const int32_t fx_constant%d[%lld] = {", i, (long long)count);
+    for (int64_t k = 0; k < count; k++) fprintf(out, "%d,", ((const int32_t *)declared->constant)[k]);
+    fputs("};\n", out);
+  }
+}
+
 fx_status fx_emit_cuda(const fx_variant *variant, char **source) {
   char *text = NULL;
   size_t size = 0;
@@ -212,6 +229,7 @@ fx_status fx_emit_cuda(const fx_variant *variant, char **source) {
   if (!out) return fx_error(FX_ERR_MEMORY, "no memory for generated code");
   fx_status status = FX_OK;
   semantics(out);
+  constants(out, variant);
   for (int i = 0; i < FX_TILE_FUNCTION_COUNT && status == FX_OK; i++) status = function(out, variant, i);
   bool failed = ferror(out) != 0;
   if ((fclose(out) != 0 || failed) && status == FX_OK)

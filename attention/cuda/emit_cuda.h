@@ -10,7 +10,8 @@
  * and macros FX_HAS_MASK, FX_HAS_SCORE, FX_HAS_SLOPE, FX_HAS_TABLES, FX_HAS_FAULT of 0 or 1 that say which
  * there are. The operators' text is that of the CPU (lang/semantics.h), straight SSA; compiled with
  * --fmad=false and without fast-math the values are those of the interpreter, bit for bit. Float parameters
- * are read from args->uniform, ints are literals, loads clamp indices that are not proven to stay inside.
+ * are read from args->uniform, ints are literals, constant tables are part of the text, loads clamp indices
+ * that are not proven to stay inside.
  *
  * fx_tables adds with fp32 atomics: the sum's order, and so its last bits, differ from run to run. */
 #ifndef FX_ATTENTION_CUDA_EMIT_CUDA_H
