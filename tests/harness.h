@@ -27,6 +27,9 @@ bool fx_check(bool held, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 bool fx_check_status(fx_status got, fx_status expected, const char *file, int line, const char *expr);
 
+/* The exit code of a suite that cannot run here; ctest reports it as skipped. */
+enum { FX_TEST_SKIPPED = 77 };
+
 #define CHECK(cond) fx_check((cond), __FILE__, __LINE__, "%s does not hold", #cond)
 #define CHECK_MSG(cond, ...) fx_check((cond), __FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_OK(expr) fx_check_status((expr), FX_OK, __FILE__, __LINE__, #expr)

@@ -13,7 +13,6 @@
 #include "core/train/state.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/ops/cpu/gemm.h"
 #include "dynamo_rt/plan/ledger.h"
 #include "parallel/agree.h"
 
@@ -182,7 +181,7 @@ static void describe(fx_trainer *run) {
       run->job->log,
       "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
       (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
-      fx_gemm_name(run->device->gemm), (long long)train->global_batch_size, (long long)train->seq_length,
+      run->device->gemm_name, (long long)train->global_batch_size, (long long)train->seq_length,
       (long long)micro_steps(run));
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
           (long long)fx_pipeline_train_tokens(run->pipeline),

@@ -40,6 +40,10 @@ typedef enum fx_lane {
 
 const char *fx_lane_name(fx_lane lane);
 
+/* Memory that host and device both address: near the host (runtime inputs, results), or near the device
+ * (weights, whose bytes the host reads only for checkpoints). */
+typedef enum fx_place { FX_PLACE_HOST, FX_PLACE_DEVICE } fx_place;
+
 typedef struct fx_device fx_device;
 typedef struct fx_event fx_event;
 typedef fx_status (*fx_task_fn)(void *arg, void *stream); /* stream: NULL on CPU */
@@ -48,6 +52,8 @@ typedef struct fx_device_vtable {
   const char *name;
   fx_status (*alloc)(fx_device *device, size_t bytes, void **out);
   void (*release)(fx_device *device, void *memory);
+  fx_status (*alloc_shared)(fx_device *device, fx_place place, size_t bytes, void **out);
+  void (*release_shared)(fx_device *device, fx_place place, void *memory);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
   fx_status (*event_create)(fx_device *device, fx_event **out);
   void (*event_destroy)(fx_device *device, fx_event *event);
@@ -55,21 +61,29 @@ typedef struct fx_device_vtable {
   fx_status (*event_wait)(fx_device *device, fx_lane lane, fx_event *event);
   fx_status (*sync)(fx_device *device);
   fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
+  fx_status (*fill)(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes);
   void (*destroy)(fx_device *device);
 } fx_device_vtable;
 
 struct fx_device {
   const fx_device_vtable *vtable;
   fx_backend backend;
-  int threads;       /* of the compute pool; a plan key field */
-  const char *isa;   /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
-  const void *gemm;  /* CPU: the fx_gemm provider, borrowed by kernels */
-  int comm_delay_us; /* tests: sleep before every task of a communication lane */
+  int threads;      /* of the compute pool; a plan key field */
+  const char *isa;  /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
+  const void *gemm; /* borrowed by kernels: the fx_gemm provider of a CPU, the fx_cuda_context of a GPU */
+  const char *gemm_name; /* "oneDNN 2.6.3", "cuBLASLt 13.0.2" */
+  int comm_delay_us;     /* tests: sleep before every task of a communication lane */
 };
 
 /* CPU device with a compute pool of `threads` threads (of the thread that runs plans) and a GEMM provider by
  * name: "auto", "onednn" or "cblas". FX_ERR_DEVICE when no provider can be opened. */
 fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device **out);
+/* GPU number `ordinal` of those the driver shows, or the one that belongs to this process's number on its
+ * host (ranks beyond the GPUs share). Compiles the kernels of the ops where the cache on disk has none for
+ * it. FX_ERR_DEVICE says what is missing: driver, GPU, NVRTC or cuBLASLt. The kernels use one stream a lane
+ * and one thread at a time. */
+enum { FX_DEVICE_BY_RANK = -1 };
+fx_status fx_device_create_cuda(int ordinal, fx_device **out);
 void fx_device_destroy(fx_device *device); /* waits for the lanes; NULL is fine */
 
 static inline fx_status fx_device_alloc(fx_device *device, size_t bytes, void **out) {
@@ -77,6 +91,22 @@ static inline fx_status fx_device_alloc(fx_device *device, size_t bytes, void **
 }
 static inline void fx_device_release(fx_device *device, void *memory) {
   if (memory) device->vtable->release(device, memory);
+}
+/* Content undefined; the host may touch it while no task that does is in flight. */
+static inline fx_status fx_device_alloc_shared(fx_device *device, fx_place place, size_t bytes, void **out) {
+  return device->vtable->alloc_shared(device, place, bytes, out);
+}
+static inline void fx_device_release_shared(fx_device *device, fx_place place, void *memory) {
+  if (memory) device->vtable->release_shared(device, place, memory);
+}
+/* memset and memcpy on a lane; a copy's sides may be of host or device. */
+static inline fx_status fx_device_fill(fx_device *device, fx_lane lane, void *memory, int byte,
+                                       size_t bytes) {
+  return device->vtable->fill(device, lane, memory, byte, bytes);
+}
+static inline fx_status fx_device_copy(fx_device *device, fx_lane lane, void *to, const void *from,
+                                       size_t bytes) {
+  return device->vtable->copy(device, lane, to, from, bytes);
 }
 static inline fx_status fx_device_launch(fx_device *device, fx_lane lane, fx_task_fn task, void *arg) {
   return device->vtable->launch(device, lane, task, arg);

@@ -106,6 +106,16 @@ static void cpu_release(fx_device *base, void *memory) {
   free(memory);
 }
 
+static fx_status cpu_alloc_shared(fx_device *base, fx_place place, size_t bytes, void **out) {
+  (void)base, (void)place;
+  return fx_alloc_aligned(out, bytes);
+}
+
+static void cpu_release_shared(fx_device *base, fx_place place, void *memory) {
+  (void)base, (void)place;
+  free(memory);
+}
+
 static fx_status cpu_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
   if (!on_service(lane)) return task(arg, NULL);
   cpu_device *device = (cpu_device *)base;
@@ -170,6 +180,13 @@ static fx_status cpu_copy(fx_device *base, fx_lane lane, void *to, const void *f
   return FX_OK;
 }
 
+static fx_status cpu_fill(fx_device *base, fx_lane lane, void *memory, int byte, size_t bytes) {
+  FX_ASSERT(!on_service(lane));
+  (void)base;
+  memset(memory, byte, bytes);
+  return FX_OK;
+}
+
 static void cpu_destroy(fx_device *base) {
   cpu_device *device = (cpu_device *)base;
   pthread_mutex_lock(&device->mutex);
@@ -187,6 +204,8 @@ static const fx_device_vtable g_cpu_vtable = {
     .name = "cpu",
     .alloc = cpu_alloc,
     .release = cpu_release,
+    .alloc_shared = cpu_alloc_shared,
+    .release_shared = cpu_release_shared,
     .launch = cpu_launch,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
@@ -194,6 +213,7 @@ static const fx_device_vtable g_cpu_vtable = {
     .event_wait = cpu_event_wait,
     .sync = cpu_sync,
     .copy = cpu_copy,
+    .fill = cpu_fill,
     .destroy = cpu_destroy,
 };
 
@@ -218,7 +238,8 @@ fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device
                              .backend = FX_BACKEND_CPU,
                              .threads = threads,
                              .isa = detect_isa(),
-                             .gemm = gemm};
+                             .gemm = gemm,
+                             .gemm_name = fx_gemm_name(gemm)};
   pthread_mutex_init(&device->mutex, NULL);
   pthread_cond_init(&device->changed, NULL);
   if (pthread_create(&device->service, NULL, service_main, device) != 0) {

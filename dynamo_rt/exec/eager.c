@@ -3,7 +3,6 @@
  * it is made and again before it is freed, so that a lifetime or aliasing mistake of the planner cannot
  * repeat itself here. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/plan/plan_internal.h"
@@ -12,14 +11,15 @@ static fx_status get_buffer(fx_plan *plan, char **buffers, int32_t block) {
   if (buffers[block]) return FX_OK;
   void *memory = NULL;
   FX_TRY(fx_device_alloc(plan->device, plan->blocks[block].bytes, &memory));
-  memset(memory, 0xFF, plan->blocks[block].bytes); /* NaN in every float type */
   buffers[block] = memory;
-  return FX_OK;
+  return fx_device_fill(plan->device, FX_LANE_COMPUTE, memory, 0xFF,
+                        plan->blocks[block].bytes); /* NaN in every float type */
 }
 
+/* A fill that fails leaves the poison out; the failure behind it comes out of the next step. */
 static void drop_buffer(fx_plan *plan, char **buffers, int64_t block) {
   if (!buffers[block]) return;
-  memset(buffers[block], 0xFF, plan->blocks[block].bytes);
+  (void)fx_device_fill(plan->device, FX_LANE_COMPUTE, buffers[block], 0xFF, plan->blocks[block].bytes);
   fx_device_release(plan->device, buffers[block]);
   buffers[block] = NULL;
 }
@@ -48,7 +48,11 @@ static fx_status run_step(fx_plan *plan, fx_step *step, char **buffers, const vo
   }
   step->args.slot = inputs;
   FX_TRY(fx_device_launch(plan->device, step->lane, fx_step_run, step));
-  return step->lane == FX_LANE_COMPUTE ? FX_OK : fx_device_sync(plan->device);
+  if (plan->device->backend == FX_BACKEND_CPU && step->lane == FX_LANE_COMPUTE) return FX_OK; /* it is done */
+  fx_status status = fx_device_sync(plan->device);
+  return status == FX_OK
+             ? FX_OK
+             : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
 }
 
 fx_status fx_exec_eager(fx_plan *plan, int slot) {

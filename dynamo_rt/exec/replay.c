@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replay: walk the steps, wait where the schedule says so, launch. Allocates nothing. */
-#include <string.h>
-
 #include "dynamo_rt/plan/plan_internal.h"
 
 fx_status fx_step_run(void *arg, void *stream) {
@@ -26,7 +24,8 @@ static fx_status poison_dead(fx_plan *plan, int32_t step) {
   if (last || plan->steps[step].lane != FX_LANE_COMPUTE) FX_TRY(fx_device_sync(plan->device));
   for (int64_t b = 0; b < plan->num_blocks; b++)
     if (plan->blocks[b].bytes && plan->blocks[b].last == step)
-      memset(plan->arena + plan->blocks[b].offset, 0xFF, plan->blocks[b].bytes);
+      FX_TRY(fx_device_fill(plan->device, FX_LANE_COMPUTE, plan->arena + plan->blocks[b].offset, 0xFF,
+                            plan->blocks[b].bytes));
   return FX_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
 static fx_status same_shapes(const fx_type *a, const fx_type *b) {
   char left[96], right[96];
@@ -47,7 +48,7 @@ static const fx_op g_add = {
     .infer = add_infer,
     .vjp = add_vjp,
     .cost = one_flop,
-    .kernel = {[FX_BACKEND_CPU] = fx_add_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_add_cpu, [FX_BACKEND_CUDA] = fx_add_cuda},
 };
 
 fx_value fx_add(fx_graph *graph, fx_value a, fx_value b) {
@@ -82,7 +83,7 @@ static const fx_op g_scale = {
     .infer = scale_infer,
     .vjp = scale_vjp,
     .cost = one_flop,
-    .kernel = {[FX_BACKEND_CPU] = fx_scale_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_scale_cpu, [FX_BACKEND_CUDA] = fx_scale_cuda},
 };
 
 fx_value fx_scale(fx_graph *graph, fx_value x, fx_value s) {
@@ -111,7 +112,7 @@ static const fx_op g_copy = {
     .strided_out = 1,
     .infer = copy_infer,
     .vjp = copy_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_copy_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_copy_cpu, [FX_BACKEND_CUDA] = fx_copy_cuda},
 };
 
 fx_value fx_copy(fx_graph *graph, fx_value x) {
@@ -141,7 +142,7 @@ static const fx_op g_cast = {
     .attr_bytes = sizeof(int32_t),
     .infer = cast_infer,
     .vjp = cast_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_cast_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_cast_cpu, [FX_BACKEND_CUDA] = fx_cast_cuda},
 };
 
 fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype) {
@@ -169,12 +170,16 @@ static fx_status fill_kernel_cpu(const fx_kernel_args *args) {
   return FX_OK;
 }
 
+static fx_status fill_kernel_cuda(const fx_kernel_args *args) {
+  return fx_fill_cuda(args, ((const fill_attr *)args->attr)->number);
+}
+
 static const fx_op g_fill = {
     .name = "fill",
     .num_out = 1,
     .attr_bytes = sizeof(fill_attr),
     .infer = fill_infer,
-    .kernel = {[FX_BACKEND_CPU] = fill_kernel_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fill_kernel_cpu, [FX_BACKEND_CUDA] = fill_kernel_cuda},
 };
 
 fx_value fx_fill(fx_graph *graph, fx_type type, float number) {
@@ -212,7 +217,7 @@ static const fx_op g_store = {
     .effects = FX_EFFECT_MUTATES,
     .must_alias = {1},
     .infer = store_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_store_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_store_cpu, [FX_BACKEND_CUDA] = fx_store_cuda},
 };
 
 static const fx_op g_accumulate = {
@@ -224,7 +229,7 @@ static const fx_op g_accumulate = {
     .must_alias = {1},
     .infer = store_infer,
     .cost = one_flop,
-    .kernel = {[FX_BACKEND_CPU] = fx_add_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_add_cpu, [FX_BACKEND_CUDA] = fx_add_cuda},
 };
 
 fx_value fx_store(fx_graph *graph, fx_value dst, fx_value src) {

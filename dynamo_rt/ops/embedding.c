@@ -3,6 +3,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/elementwise.h"
 
 /* ---- embedding ---- */
@@ -29,7 +30,7 @@ static const fx_op g_embedding_grad = {
     .attr_bytes = sizeof(fx_type),
     .can_accumulate = 1,
     .infer = embedding_grad_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_embedding_grad_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_embedding_grad_cpu, [FX_BACKEND_CUDA] = fx_embedding_grad_cuda},
 };
 
 static fx_status embedding_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
@@ -45,7 +46,7 @@ static const fx_op g_embedding = {
     .num_out = 1,
     .infer = embedding_infer,
     .vjp = embedding_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_embedding_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_embedding_cpu, [FX_BACKEND_CUDA] = fx_embedding_cuda},
 };
 
 fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table) {
@@ -95,7 +96,8 @@ static const fx_op g_head_ce = {
     .vjp = head_ce_vjp,
     .cost = head_ce_cost,
     .workspace = fx_head_ce_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_head_ce_cpu},
+    .workspace_cuda = fx_head_ce_workspace_cuda,
+    .kernel = {[FX_BACKEND_CPU] = fx_head_ce_cpu, [FX_BACKEND_CUDA] = fx_head_ce_cuda},
 };
 
 fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targets, fx_value factor,
@@ -133,7 +135,7 @@ static const fx_op g_dropout = {
     .may_alias = {1},
     .infer = dropout_infer,
     .vjp = dropout_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_dropout_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_dropout_cpu, [FX_BACKEND_CUDA] = fx_dropout_cuda},
 };
 
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr) {

@@ -5,6 +5,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
 static fx_status need(bool fits, const fx_type *a, const fx_type *b, const char *what) {
   char left[96], right[96];
@@ -58,7 +59,7 @@ static const fx_op g_linear_dx = {
     .can_accumulate = 1,
     .infer = dx_infer,
     .cost = linear_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_linear_dx_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_linear_dx_cpu, [FX_BACKEND_CUDA] = fx_linear_dx_cuda},
 };
 
 static fx_status dw_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -83,7 +84,7 @@ static const fx_op g_linear_dw = {
     .can_accumulate = 1,
     .infer = dw_infer,
     .cost = dw_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_linear_dw_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_linear_dw_cpu, [FX_BACKEND_CUDA] = fx_linear_dw_cuda},
 };
 
 static fx_status bias_grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -100,7 +101,7 @@ static const fx_op g_bias_grad = {
     .can_accumulate = 1,
     .infer = bias_grad_infer,
     .workspace = fx_bias_grad_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_bias_grad_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_bias_grad_cpu, [FX_BACKEND_CUDA] = fx_bias_grad_cuda},
 };
 
 static fx_status act_grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -118,7 +119,7 @@ static const fx_op g_act_grad = {
     .attr_bytes = sizeof(fx_linear_attr),
     .may_alias = {1},
     .infer = act_grad_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_act_grad_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_act_grad_cpu, [FX_BACKEND_CUDA] = fx_act_grad_cuda},
 };
 
 static fx_status linear_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
@@ -142,7 +143,7 @@ static const fx_op g_linear = {
     .infer = linear_infer,
     .vjp = linear_vjp,
     .cost = linear_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_linear_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_linear_cpu, [FX_BACKEND_CUDA] = fx_linear_cuda},
 };
 
 fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr) {
@@ -175,7 +176,7 @@ static const fx_op g_swiglu_grad = {
     .num_out = 1,
     .may_alias = {2},
     .infer = swiglu_grad_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_swiglu_grad_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_swiglu_grad_cpu, [FX_BACKEND_CUDA] = fx_swiglu_grad_cuda},
 };
 
 static fx_status swiglu_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
@@ -190,7 +191,7 @@ static const fx_op g_swiglu = {
     .num_out = 1,
     .infer = swiglu_infer,
     .vjp = swiglu_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_swiglu_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_swiglu_cpu, [FX_BACKEND_CUDA] = fx_swiglu_cuda},
 };
 
 fx_value fx_swiglu(fx_graph *graph, fx_value x) {

@@ -5,6 +5,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
 static fx_status norm_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_norm_attr *a = attr;
@@ -44,7 +45,7 @@ static const fx_op g_norm_grad = {
     .infer = norm_grad_infer,
     .cost = norm_cost,
     .workspace = fx_norm_grad_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_norm_grad_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_norm_grad_cpu, [FX_BACKEND_CUDA] = fx_norm_grad_cuda},
 };
 
 static fx_status norm_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
@@ -69,7 +70,7 @@ static const fx_op g_norm = {
     .infer = norm_infer,
     .vjp = norm_vjp,
     .cost = norm_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_norm_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_norm_cpu, [FX_BACKEND_CUDA] = fx_norm_cuda},
 };
 
 fx_value fx_norm(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_norm_attr attr) {

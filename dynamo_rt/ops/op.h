@@ -63,7 +63,7 @@ typedef struct fx_kernel_args {
   void *workspace;     /* op->workspace bytes, content undefined */
   int threads;
   int layer;        /* which instance of a repeated layer, 0-based */
-  const void *gemm; /* CPU GEMM provider */
+  const void *gemm; /* fx_device.gemm */
   const void *slot; /* base of the slot of runtime inputs */
   void *stream;
 } fx_kernel_args;
@@ -89,6 +89,8 @@ typedef struct fx_op {
   fx_cost (*cost)(const fx_type *const *in, const fx_type *out, const void *attr);
   /* Scratch bytes of the kernels for `threads` threads; NULL: none. */
   size_t (*workspace)(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+  /* The same for CUDA kernels that need another amount; NULL: as `workspace`. */
+  size_t (*workspace_cuda)(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
   fx_kernel_fn kernel[FX_BACKEND_COUNT];
 } fx_op;
 

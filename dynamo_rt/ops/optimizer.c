@@ -3,6 +3,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
 static fx_status clip_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
@@ -27,7 +28,7 @@ static const fx_op g_clip = {
     .infer = clip_infer,
     .cost = clip_cost,
     .workspace = fx_clip_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_clip_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_clip_cpu, [FX_BACKEND_CUDA] = fx_clip_cuda},
 };
 
 fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *factor) {
@@ -64,7 +65,7 @@ static const fx_op g_adamw = {
     .must_alias = {1, 3, 4},
     .infer = adamw_infer,
     .cost = adamw_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu, [FX_BACKEND_CUDA] = fx_adamw_cuda},
 };
 
 static fx_status snapshot_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -93,7 +94,7 @@ static const fx_op g_adamw_snapshot = {
     .must_alias = {1, 3, 4, 9, 10, 11},
     .infer = snapshot_infer,
     .cost = snapshot_cost,
-    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_adamw_cpu, [FX_BACKEND_CUDA] = fx_adamw_cuda},
 };
 
 void fx_adamw(fx_graph *graph, const fx_adamw_values *v, const fx_value snapshot[3], fx_adamw_attr attr) {

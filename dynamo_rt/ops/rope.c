@@ -3,6 +3,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
 static fx_status table_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_rope_table_attr *a = attr;
@@ -20,7 +21,7 @@ static const fx_op g_rope_table = {
     .num_out = 1,
     .attr_bytes = sizeof(fx_rope_table_attr),
     .infer = table_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_rope_table_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_rope_table_cpu, [FX_BACKEND_CUDA] = fx_rope_table_cuda},
 };
 
 fx_value fx_rope_table(fx_graph *graph, fx_value positions, fx_rope_table_attr attr) {
@@ -56,7 +57,7 @@ static const fx_op g_rope = {
     .may_alias = {1},
     .infer = rope_infer,
     .vjp = rope_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_rope_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_rope_cpu, [FX_BACKEND_CUDA] = fx_rope_cuda},
 };
 
 fx_value fx_rope(fx_graph *graph, fx_value x, fx_value table, fx_rope_attr attr) {

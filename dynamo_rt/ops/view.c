@@ -5,6 +5,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/ops/input.h"
 
@@ -22,7 +23,7 @@ static const fx_op g_input = {
     .attr_bytes = sizeof(fx_input_attr),
     .effects = FX_EFFECT_INPUT,
     .infer = input_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_input_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_input_cpu, [FX_BACKEND_CUDA] = fx_input_cuda},
 };
 
 fx_value fx_input(fx_graph *graph, int index) {

@@ -48,7 +48,10 @@ static fx_status make_step(fx_plan *plan, int64_t n, fx_step *step) {
     out[i] = step->out[i].type = graph->values[node->out[i]].type;
     step->args.out[i] = &step->out[i];
   }
-  if (node->op->workspace)
+  bool own = plan->device->backend == FX_BACKEND_CUDA && node->op->workspace_cuda;
+  if (own)
+    step->workspace_bytes = node->op->workspace_cuda(in, out, node->attr, plan->device->threads);
+  else if (node->op->workspace)
     step->workspace_bytes = node->op->workspace(in, out, node->attr, plan->device->threads);
   if (step->workspace_bytes > plan->stats.workspace_bytes)
     plan->stats.workspace_bytes = step->workspace_bytes;

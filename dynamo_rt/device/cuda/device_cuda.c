@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device. A lane is a stream; tasks run at once on the calling thread and put their kernels on it,
+ * so a task's own failure is its return value (and names its op). What fails later, on the GPU, comes out of
+ * the next sync: bad data through the fault record that kernels fill, anything else as the driver's error.
+ * The primary context is used, so that other libraries of the process share it; every entry makes it current,
+ * because in-process ranks are threads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/cuda/context.h"
+#include "dynamo_rt/device/cuda/driver_api.h"
+#include "dynamo_rt/device/device.h"
+#include "dynamo_rt/ops/cuda/gemm.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
+
+typedef struct cuda_device {
+  fx_device base;
+  fx_cuda_context context;
+  void *stream[FX_LANE_COUNT];
+} cuda_device;
+
+static fx_status enter(fx_device *base) {
+  const fx_cuda_context *context = &((cuda_device *)base)->context;
+  int result = context->driver->context_set(context->handle);
+  return result == 0 ? FX_OK : fx_cuda_check(context->driver, result, "the context of the GPU");
+}
+
+static fx_status cuda_alloc(fx_device *base, size_t bytes, void **out) {
+  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
+  uint64_t address = 0;
+  char what[96];
+  snprintf(what, sizeof what, "%.1f MiB of GPU memory", (double)bytes / 1048576.0);
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->memory_alloc(&address, bytes ? bytes : 1), what));
+  *out = (void *)(uintptr_t)address;
+  return FX_OK;
+}
+
+static void cuda_release(fx_device *base, void *memory) {
+  if (enter(base) == FX_OK)
+    ((cuda_device *)base)->context.driver->memory_free((uint64_t)(uintptr_t)memory); /* waits for its users */
+}
+
+static fx_status alloc_managed(const cuda_device *device, size_t bytes, void **out) {
+  const fx_cuda_driver *driver = device->context.driver;
+  uint64_t address = 0;
+  int concurrent = 0;
+  FX_TRY(fx_cuda_check(
+      driver,
+      driver->device_attribute(&concurrent, FX_CU_ATTRIBUTE_CONCURRENT_MANAGED, device->context.device),
+      "an attribute of the GPU"));
+  FX_TRY(fx_cuda_check(driver, driver->memory_alloc_managed(&address, bytes, FX_CU_MANAGED_GLOBAL),
+                       "memory shared with the GPU"));
+  if (concurrent &&
+      driver->memory_advise(address, bytes, FX_CU_ADVISE_PREFERRED_LOCATION, device->context.device) != 0) {
+    driver->memory_free(address);
+    return fx_error(FX_ERR_DEVICE, "the driver does not keep shared memory on the GPU");
+  }
+  *out = (void *)(uintptr_t)address;
+  return FX_OK;
+}
+
+static fx_status cuda_alloc_shared(fx_device *base, fx_place place, size_t bytes, void **out) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  FX_TRY(enter(base));
+  if (bytes == 0) bytes = 1;
+  if (place == FX_PLACE_DEVICE) return alloc_managed(device, bytes, out);
+  return fx_cuda_check(driver, driver->memory_alloc_host(out, bytes, FX_CU_HOST_PORTABLE),
+                       "pinned memory of the host");
+}
+
+static void cuda_release_shared(fx_device *base, fx_place place, void *memory) {
+  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
+  if (enter(base) != FX_OK) return;
+  if (place == FX_PLACE_DEVICE)
+    driver->memory_free((uint64_t)(uintptr_t)memory);
+  else
+    driver->memory_free_host(memory);
+}
+
+static fx_status cuda_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
+  FX_TRY(enter(base));
+  return task(arg, ((cuda_device *)base)->stream[lane]);
+}
+
+/* ---- events: the driver's own handles ---- */
+
+static fx_status cuda_event_create(fx_device *base, fx_event **out) {
+  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
+  void *event = NULL;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_create(&event, FX_CU_EVENT_DISABLE_TIMING), "an event"));
+  *out = event;
+  return FX_OK;
+}
+
+static void cuda_event_destroy(fx_device *base, fx_event *event) {
+  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->event_destroy(event);
+}
+
+static fx_status cuda_event_record(fx_device *base, fx_lane lane, fx_event *event) {
+  const cuda_device *device = (const cuda_device *)base;
+  return fx_cuda_check(device->context.driver,
+                       device->context.driver->event_record(event, device->stream[lane]),
+                       "the record of an event");
+}
+
+static fx_status cuda_event_wait(fx_device *base, fx_lane lane, fx_event *event) {
+  const cuda_device *device = (const cuda_device *)base;
+  return fx_cuda_check(device->context.driver,
+                       device->context.driver->stream_wait(device->stream[lane], event, 0),
+                       "the wait for an event");
+}
+
+/* Takes the record, so that the next one can be written. */
+static fx_status report_fault(fx_cuda_fault *fault) {
+  fx_cuda_fault f = *fault;
+  memset(fault, 0, sizeof *fault);
+  if (f.kind == 1)
+    return fx_error(
+        FX_ERR_DATA,
+        "id %d at place %lld of the batch is outside the embedding's %lld rows; check model.vocab_size and "
+        "model.max_position_embeddings against the tokenizer and train.seq_length",
+        f.id, (long long)f.place, (long long)f.limit);
+  if (f.kind == 2)
+    return fx_error(FX_ERR_DATA, "target %d is outside the vocabulary of %lld; check model.vocab_size", f.id,
+                    (long long)f.limit);
+  return FX_OK;
+}
+
+static fx_status cuda_sync(fx_device *base) {
+  cuda_device *device = (cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  FX_TRY(enter(base));
+  for (int l = 0; l < FX_LANE_COUNT; l++) {
+    int result = driver->stream_sync(device->stream[l]);
+    if (result != 0)
+      return fx_error_prefix(fx_cuda_check(driver, result, "a kernel failed"),
+                             "GPU (runtime.mode=eager names the op)");
+  }
+  return report_fault(device->context.fault);
+}
+
+/* Waits when either side is memory of the host that the driver does not know: it is staged then. */
+static fx_status cuda_copy(fx_device *base, fx_lane lane, void *to, const void *from, size_t bytes) {
+  const cuda_device *device = (const cuda_device *)base;
+  FX_TRY(enter(base));
+  if (bytes == 0) return FX_OK;
+  return fx_cuda_check(device->context.driver,
+                       device->context.driver->copy((uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes,
+                                                    device->stream[lane]),
+                       "a copy");
+}
+
+static fx_status cuda_fill(fx_device *base, fx_lane lane, void *memory, int byte, size_t bytes) {
+  const cuda_device *device = (const cuda_device *)base;
+  FX_TRY(enter(base));
+  if (bytes == 0) return FX_OK;
+  return fx_cuda_check(device->context.driver,
+                       device->context.driver->memory_fill((uint64_t)(uintptr_t)memory, (unsigned char)byte,
+                                                           bytes, device->stream[lane]),
+                       "a fill");
+}
+
+static void cuda_destroy(fx_device *base) {
+  cuda_device *device = (cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  if (enter(base) == FX_OK) {
+    driver->context_sync();
+    fx_cuda_gemm_close(device->context.gemm);
+    fx_cuda_kernels_unload(device->context.kernels);
+    if (device->context.fault) driver->memory_free_host(device->context.fault);
+    for (int l = 0; l < FX_LANE_COUNT; l++)
+      if (device->stream[l]) driver->stream_destroy(device->stream[l]);
+    driver->context_release(device->context.device);
+  }
+  free(device);
+}
+
+static const fx_device_vtable g_cuda_vtable = {
+    .name = "cuda",
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .alloc_shared = cuda_alloc_shared,
+    .release_shared = cuda_release_shared,
+    .launch = cuda_launch,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .sync = cuda_sync,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .destroy = cuda_destroy,
+};
+
+/* ---- creation ---- */
+
+static fx_status choose(int ordinal, fx_cuda_context *context) {
+  fx_cuda_probe probe;
+  fx_cuda_probe_get(&probe);
+  if (probe.count == 0) return fx_error(FX_ERR_DEVICE, "no GPU: %s", probe.reason);
+  if (ordinal == FX_DEVICE_BY_RANK) ordinal = fx_cuda_local_rank() % probe.count;
+  if (ordinal < 0 || ordinal >= probe.count)
+    return fx_error(FX_ERR_DEVICE, "there is no GPU number %d; the driver shows %d", ordinal, probe.count);
+  context->info = probe.device[ordinal];
+  if (context->info.major < 8)
+    return fx_error(FX_ERR_DEVICE, "GPU %d (%s) is sm_%d%d; flexion needs sm_80 or later", ordinal,
+                    context->info.name, context->info.major, context->info.minor);
+  snprintf(context->arch, sizeof context->arch, "sm_%d%d%s", context->info.major, context->info.minor,
+           context->info.major >= 9 ? "a" : "");
+  FX_TRY(fx_cuda_driver_open(&context->driver));
+  return fx_cuda_check(context->driver, context->driver->device_get(&context->device, ordinal), "the GPU");
+}
+
+static fx_status fill_context(cuda_device *device) {
+  fx_cuda_context *context = &device->context;
+  const fx_cuda_driver *driver = context->driver;
+  FX_TRY(enter(&device->base));
+  for (int l = 0; l < FX_LANE_COUNT; l++)
+    FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),
+                         "a stream"));
+  FX_TRY(fx_cuda_check(
+      driver,
+      driver->memory_alloc_host((void **)&context->fault, sizeof *context->fault, FX_CU_HOST_PORTABLE),
+      "pinned memory of the host"));
+  memset(context->fault, 0, sizeof *context->fault);
+  FX_TRY(fx_cuda_kernels_load(driver, context->arch, &context->kernels));
+  return fx_cuda_gemm_open(driver, &context->gemm);
+}
+
+fx_status fx_device_create_cuda(int ordinal, fx_device **out) {
+  cuda_device *device = NULL;
+  FX_TRY(fx_calloc(&device, 1, sizeof *device));
+  fx_cuda_context *context = &device->context;
+  fx_status status = choose(ordinal, context);
+  if (status == FX_OK)
+    status =
+        fx_cuda_check(context->driver, context->driver->context_retain(&context->handle, context->device),
+                      "the context of the GPU");
+  if (status != FX_OK) {
+    free(device);
+    return status;
+  }
+  device->base = (fx_device){.vtable = &g_cuda_vtable,
+                             .backend = FX_BACKEND_CUDA,
+                             .threads = 1,
+                             .isa = context->arch,
+                             .gemm = context};
+  status = fill_context(device);
+  if (status != FX_OK) {
+    cuda_destroy(&device->base);
+    return status;
+  }
+  device->base.gemm_name = fx_cuda_gemm_name(context->gemm);
+  *out = &device->base;
+  return FX_OK;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/cuda/context.h"
+#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/ops/cuda/gemm.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
+#include "dynamo_rt/ops/linear.h"
+
+enum { TILE = 32, LANES = 8 }; /* of sum_rows_partial */
+
+static fx_cuda_gemm *gemm_of(const fx_kernel_args *args) {
+  return ((const fx_cuda_context *)args->gemm)->gemm;
+}
+
+fx_status fx_linear_cuda(const fx_kernel_args *args) {
+  const fx_linear_attr *attr = args->attr;
+  float *y = args->out[0]->data;
+  void *bias = args->in[2] ? args->in[2]->data : NULL, *pre = args->out[1] ? args->out[1]->data : NULL;
+  int64_t rows = fx_type_rows(&args->in[0]->type), width_in = fx_type_cols(&args->in[0]->type);
+  int64_t width_out = fx_type_cols(&args->out[0]->type), n = rows * width_out;
+  int activation = attr->activation;
+  FX_TRY(fx_cuda_gemm_f32(gemm_of(args), false, !attr->in_out, rows, width_out, width_in, args->in[0]->data,
+                          width_in, args->in[1]->data, attr->in_out ? width_out : width_in, 0.0f, y,
+                          width_out, args->stream));
+  if (activation == FX_ACT_NONE) pre = NULL; /* y is its own pre-activation */
+  if (activation == FX_ACT_NONE && !bias) return FX_OK;
+  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, n,
+                          FX_CUDA_ARGS(&y, &bias, &pre, &activation, &n, &width_out));
+}
+
+fx_status fx_linear_dx_cuda(const fx_kernel_args *args) {
+  const fx_linear_attr *attr = args->attr;
+  int64_t rows = fx_type_rows(&args->in[0]->type), width_out = fx_type_cols(&args->in[0]->type);
+  int64_t width_in = fx_type_cols(&args->out[0]->type);
+  return fx_cuda_gemm_f32(gemm_of(args), false, attr->in_out, rows, width_in, width_out, args->in[0]->data,
+                          width_out, args->in[1]->data, attr->in_out ? width_out : width_in,
+                          args->accumulate & 1 ? 1.0f : 0.0f, args->out[0]->data, width_in, args->stream);
+}
+
+fx_status fx_linear_dw_cuda(const fx_kernel_args *args) {
+  const fx_linear_attr *attr = args->attr;
+  const fx_tensor *dy = args->in[0], *x = args->in[1];
+  int64_t rows = fx_type_rows(&dy->type), width_out = fx_type_cols(&dy->type),
+          width_in = fx_type_cols(&x->type);
+  float beta = args->accumulate & 1 ? 1.0f : 0.0f;
+  if (attr->in_out)
+    return fx_cuda_gemm_f32(gemm_of(args), true, false, width_in, width_out, rows, x->data, width_in,
+                            dy->data, width_out, beta, args->out[0]->data, width_out, args->stream);
+  return fx_cuda_gemm_f32(gemm_of(args), true, false, width_out, width_in, rows, dy->data, width_out, x->data,
+                          width_in, beta, args->out[0]->data, width_in, args->stream);
+}
+
+fx_status fx_bias_grad_cuda(const fx_kernel_args *args) {
+  float *dy = args->in[0]->data, *partial = args->workspace;
+  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  int64_t step = fx_ceil_div(rows, FX_REDUCE_CHUNKS), chunks = fx_ceil_div(rows, step);
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), (unsigned)chunks, 1};
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, grid, (fx_cuda_dim){TILE, LANES, 1},
+                     FX_CUDA_ARGS(&dy, &partial, &rows, &cols, &step)));
+  return fx_cuda_run_sum_partials(args, partial, args->out[0]->data, (int)chunks, cols,
+                                  (int)(args->accumulate & 1));
+}
+
+fx_status fx_act_grad_cuda(const fx_kernel_args *args) {
+  const fx_linear_attr *attr = args->attr;
+  void *dy = args->in[0]->data, *pre = args->in[1]->data, *dx = args->out[0]->data;
+  int activation = attr->activation;
+  int64_t n = fx_type_numel(&args->out[0]->type);
+  return fx_cuda_run_flat(args, FX_CUDA_ACT_GRAD, n, FX_CUDA_ARGS(&dy, &pre, &dx, &activation, &n));
+}
+
+fx_status fx_swiglu_cuda(const fx_kernel_args *args) {
+  void *x = args->in[0]->data, *y = args->out[0]->data;
+  int64_t n = fx_type_numel(&args->out[0]->type), cols = fx_type_cols(&args->out[0]->type);
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU, n, FX_CUDA_ARGS(&x, &y, &n, &cols));
+}
+
+fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args) {
+  void *dy = args->in[0]->data, *x = args->in[1]->data, *dx = args->out[0]->data;
+  int64_t n = fx_type_numel(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU_GRAD, n, FX_CUDA_ARGS(&dy, &x, &dx, &n, &cols));
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every CUDA source of the ops compiles, for each architecture, without a GPU; the cache; what a mistake
+ * says. Without NVRTC there is one line and nothing to test, unless FX_REQUIRE_NVRTC=1 makes that a failure.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/codegen/cuda/nvrtc.h"
+#include "dynamo_rt/codegen/cuda/source.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
+#include "tests/harness.h"
+
+static void all_sources_compile(void) {
+  static const char *const archs[] = {"sm_80", "sm_90a"};
+  int sources = 0;
+  for (int i = 0; i < fx_cuda_op_sources_count; i++) {
+    const fx_cuda_source *source = &fx_cuda_op_sources[i];
+    if (!strstr(source->name, ".cuh")) sources++;
+    for (size_t a = 0; !strstr(source->name, ".cuh") && a < sizeof archs / sizeof archs[0]; a++) {
+      fx_cache_image image = {NULL, 0};
+      if (CHECK_OK(fx_cuda_op_compile(source, archs[a], &image)))
+        CHECK_MSG(image.size > 500 && memcmp(image.data, "\177ELF", 4) == 0,
+                  "%s for %s: %zu bytes that are no cubin", source->name, archs[a], image.size);
+      free(image.data);
+    }
+  }
+  CHECK_MSG(sources >= 6, "%d sources are embedded, expected at least 6", sources);
+}
+
+static void cubins_are_kept(void) {
+  const char *source = "extern \"C\" __global__ void one(float *y) { *y = 1.0f; }\n";
+  fx_cache_image first = {NULL, 0}, again = {NULL, 0};
+  char pattern[4200], command[4400];
+  if (CHECK_OK(fx_nvrtc_compile(source, "one.cu", "sm_80", NULL, 0, &first)) &&
+      CHECK_OK(fx_nvrtc_compile(source, "one.cu", "sm_80", NULL, 0, &again)))
+    CHECK(first.size == again.size && memcmp(first.data, again.data, first.size) == 0);
+  snprintf(pattern, sizeof pattern, "%s/flexion", getenv("XDG_CACHE_HOME"));
+  snprintf(command, sizeof command, "ls %s/*.cubin >/dev/null", pattern);
+  CHECK_MSG(system(command) == 0, "no cubin in %s", pattern); // NOLINT: a path of ours
+  free(first.data);
+  free(again.data);
+}
+
+static void mistakes_are_told(void) {
+  fx_cache_image image = {NULL, 0};
+  CHECK_STATUS(fx_nvrtc_compile("extern \"C\" __global__ void f() { nonsense; }\n", "wrong.cu", "sm_80", NULL,
+                                0, &image),
+               FX_ERR_INTERNAL);
+  CHECK_HAS(fx_error_text(), "wrong.cu");
+  CHECK_HAS(fx_error_text(), "nonsense");
+  CHECK(image.data == NULL);
+  CHECK_STATUS(fx_nvrtc_compile("", "empty.cu", "sm_1", NULL, 0, &image), FX_ERR_INTERNAL);
+  CHECK_HAS(fx_error_text(), "sm_1");
+}
+
+int main(void) {
+  static const fx_test tests[] = {{"all sources compile for sm_80 and sm_90a", all_sources_compile},
+                                  {"cubins are kept on disk", cubins_are_kept},
+                                  {"mistakes are told with the compiler's words", mistakes_are_told}};
+  const char *required = getenv("FX_REQUIRE_NVRTC");
+  int major, minor;
+  if (fx_nvrtc_version(&major, &minor) != FX_OK) {
+    bool fail = required && strcmp(required, "1") == 0;
+    printf("%s: no NVRTC: %s\n", fail ? "FAILED" : "skipped", fx_error_text());
+    return fail ? 1 : FX_TEST_SKIPPED;
+  }
+  setenv("XDG_CACHE_HOME", fx_temp_dir(), 1);
+  return fx_test_main("nvrtc", tests, (int)(sizeof tests / sizeof tests[0]));
+}
