@@ -136,13 +136,6 @@ static fx_cost grad_cost(const fx_type *const *in, const fx_type *out, const voi
   return attention_cost(in[Q], in[K], 5);
 }
 
-/* Enough for the kernels of either backend. */
-static size_t grad_workspace(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
-  size_t cpu = fx_flex_attention_grad_workspace_cpu(in, out, attr, threads);
-  size_t cuda = fx_flex_attention_grad_workspace_cuda(in, out, attr, threads);
-  return cpu > cuda ? cpu : cuda;
-}
-
 static const fx_op g_flex_attention_grad = {
     .name = "flex_attention_grad",
     .min_in = 3,
@@ -153,7 +146,8 @@ static const fx_op g_flex_attention_grad = {
     .optional_out = 0xf8, /* sinks and tables */
     .infer = grad_infer,
     .cost = grad_cost,
-    .workspace = grad_workspace,
+    .workspace = fx_flex_attention_grad_workspace_cpu,
+    .workspace_cuda = fx_flex_attention_grad_workspace_cuda,
     .kernel =
         {[FX_BACKEND_CPU] = fx_flex_attention_grad_cpu, [FX_BACKEND_CUDA] = fx_flex_attention_grad_cuda},
 };
@@ -213,6 +207,7 @@ static const fx_op g_flex_attention = {
     .vjp = forward_vjp,
     .cost = forward_cost,
     .workspace = fx_flex_attention_workspace_cpu,
+    .workspace_cuda = fx_flex_attention_workspace_cuda,
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_cpu, [FX_BACKEND_CUDA] = fx_flex_attention_cuda},
 };
 
@@ -261,6 +256,7 @@ static const fx_op g_flex_attention_partial = {
     .infer = partial_infer,
     .cost = forward_cost,
     .workspace = fx_flex_attention_workspace_cpu,
+    .workspace_cuda = fx_flex_attention_workspace_cuda,
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_partial_cpu,
                [FX_BACKEND_CUDA] = fx_flex_attention_partial_cuda},
 };

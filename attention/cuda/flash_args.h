@@ -11,7 +11,7 @@
 #include <stdint.h>
 #endif
 
-enum { FX_FLASH_MAX_BUFFERS = 32, FX_FLASH_MAX_UNIFORMS = 32 };
+enum { FX_FLASH_MAX_BUFFERS = 32, FX_FLASH_MAX_UNIFORMS = 32, FX_FLASH_FAULT = 3 };
 
 typedef struct fx_flash_view {
   void *data;
@@ -44,7 +44,7 @@ typedef struct fx_flash_args {
   float *lse2, *delta;               /* backward's workspace, [B, H, Tpad] each */
   int32_t *span;                     /* backward's workspace: [B, H, Tpad / 64][2] keys that rows may see */
   float *dsinks;                     /* [H] or NULL */
-  int32_t *fault;                    /* set to 1 when an index leaves its buffer at a visible pair, or NULL */
+  int32_t *fault; /* set to FX_FLASH_FAULT when an index leaves its buffer at a visible pair, or NULL */
   float uniform[FX_FLASH_MAX_UNIFORMS];
   fx_flash_buffer buffer[FX_FLASH_MAX_BUFFERS];
   float *table_grad[FX_FLASH_MAX_BUFFERS]; /* gradients of learnable tables, added to; NULL: not wanted */

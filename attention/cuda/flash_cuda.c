@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention/cuda/flash_cuda.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "attention/cuda/sources.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
-#include "dynamo_rt/device/cuda/driver.h"
 
 /* Kernels of a module: X(NAME, name in the source, of the backward) */
 #define FX_FLASH_KERNELS(X)            \
@@ -117,16 +115,11 @@ typedef struct module_id {
 
 struct fx_flash_module {
   module_id id;
+  fx_cuda_module *loaded;
   fx_cuda_function function[KERNEL_COUNT];
   unsigned shared[KERNEL_COUNT];
   fx_flash_module *next;
 };
-
-/* Modules live as long as the process' context: entries are only added, and never change once they are in. */
-static struct {
-  pthread_mutex_t lock;
-  fx_flash_module *first;
-} g_modules = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Bytes of dynamic shared memory: `fixed` rows that stay, `step` rows a stage twice; fp32 kernels have a
  * piece of 16 x (step + 4) floats a warp. The sums of flash_fwd.cu and flash_bwd.cu. */
@@ -145,68 +138,61 @@ static void plan_shared(fx_flash_module *module) {
   module->shared[KERNEL_ROW_BLOCKS] = shared_bytes(id, 2 * FX_FLASH_TILE, step, 4);
 }
 
-static fx_status load_functions(const fx_cuda_driver *driver, const fx_cache_image *image,
-                                fx_flash_module *module) {
-  fx_cuda_module *loaded = NULL;
-  FX_TRY(fx_cuda_module_load(driver, image, &loaded));
-  fx_status status = FX_OK;
-  for (int i = 0; i < KERNEL_COUNT && status == FX_OK; i++) {
-    if (g_kernels[i].backward != (module->id.pass == FX_FLASH_BACKWARD)) continue;
-    status = fx_cuda_module_function(loaded, g_kernels[i].name, &module->function[i]);
-    if (status == FX_OK && module->shared[i] > 0)
-      status = fx_cuda_function_allow_shared(&module->function[i], (int)module->shared[i]);
+static void destroy_modules(void *first) {
+  for (fx_flash_module *module = first, *next; module; module = next) {
+    next = module->next;
+    fx_cuda_module_unload(module->loaded);
+    free(module);
   }
-  if (status != FX_OK) fx_cuda_module_unload(loaded);
-  return status;
 }
 
-static fx_status create(const fx_flash_key *key, const module_id *id, fx_flash_module **out) {
-  const fx_cuda_driver *driver = NULL;
-  fx_cuda_probe probe;
-  char arch[16];
-  FX_TRY(fx_cuda_driver_open(&driver));
-  fx_cuda_probe_get(&probe);
-  if (probe.count == 0) return fx_error(FX_ERR_DEVICE, "%s", probe.reason);
-  int major = probe.device[0].major, minor = probe.device[0].minor;
-  if (major < 8)
-    return fx_error(FX_ERR_UNSUPPORTED, "attention on CUDA needs compute capability 8.0, this is %d.%d",
-                    major, minor);
-  snprintf(arch, sizeof arch, major == 9 ? "sm_%d%da" : "sm_%d%d", major,
-           minor); // NOLINT: both take two ints
+static fx_status load_functions(fx_flash_module *module) {
+  for (int i = 0; i < KERNEL_COUNT; i++) {
+    if (g_kernels[i].backward != (module->id.pass == FX_FLASH_BACKWARD)) continue;
+    FX_TRY(fx_cuda_module_function(module->loaded, g_kernels[i].name, &module->function[i]));
+    if (module->shared[i] > 0)
+      FX_TRY(fx_cuda_function_allow_shared(&module->function[i], (int)module->shared[i]));
+  }
+  return FX_OK;
+}
+
+static fx_status create(const fx_cuda_context *context, const fx_flash_key *key, const module_id *id,
+                        fx_flash_module **out) {
   fx_cache_image image = {NULL, 0};
-  FX_TRY(fx_flash_cubin(key, arch, &image));
+  FX_TRY(fx_flash_cubin(key, context->arch, &image));
   fx_flash_module *module = NULL;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&module, 1, sizeof *module), free_image);
   module->id = *id;
   plan_shared(module);
-  FX_TRY_GOTO(load_functions(driver, &image, module), free_module);
+  FX_TRY_GOTO(fx_cuda_module_load(context->driver, &image, &module->loaded), destroy_module);
+  FX_TRY_GOTO(load_functions(module), destroy_module);
   *out = module;
   module = NULL;
-free_module:
-  free(module);
+destroy_module:
+  destroy_modules(module);
 free_image:
   free(image.data);
   return status;
 }
 
-fx_status fx_flash_module_get(const fx_flash_key *key, const fx_flash_module **out) {
+fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key *key,
+                              const fx_flash_module **out) {
   module_id id;
   memset(&id, 0, sizeof id);
   if (key->variant) id.variant = key->variant->hash;
   id.plain = !key->variant;
   id.pass = key->pass, id.dtype = key->dtype, id.D = key->D, id.R = key->R, id.ask = key->ask;
-  fx_status status = FX_OK;
-  pthread_mutex_lock(&g_modules.lock);
-  fx_flash_module *found = g_modules.first;
+  fx_flash_module *found = context->late->kernels;
   while (found && memcmp(&found->id, &id, sizeof id) != 0) found = found->next;
   if (!found) {
-    status = create(key, &id, &found);
-    if (status == FX_OK) found->next = g_modules.first, g_modules.first = found;
+    FX_TRY(create(context, key, &id, &found));
+    found->next = context->late->kernels;
+    context->late->kernels = found;
+    context->late->destroy = destroy_modules;
   }
-  pthread_mutex_unlock(&g_modules.lock);
-  if (status == FX_OK) *out = found;
-  return status;
+  *out = found;
+  return FX_OK;
 }
 
 /* ---- launches ---- */

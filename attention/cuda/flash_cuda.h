@@ -11,6 +11,7 @@
 #include "attention/cuda/flash_args.h"
 #include "attention/variant/variant.h"
 #include "dynamo_rt/base/cache.h"
+#include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/tensor/dtype.h"
 
 #ifdef __cplusplus
@@ -40,9 +41,10 @@ fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_ima
 
 typedef struct fx_flash_module fx_flash_module;
 
-/* The module of a key in the calling thread's context, compiled or loaded when it is first asked for and kept
- * until the process ends. Any number of threads may ask. */
-fx_status fx_flash_module_get(const fx_flash_key *key, const fx_flash_module **out);
+/* The module of a key on a device, compiled or loaded when it is first asked for and kept until the device
+ * goes. Like all kernels of a device, for one thread at a time. */
+fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key *key,
+                              const fx_flash_module **out);
 
 /* Asynchronous on `stream`; allocate nothing. forward: also the partial pass. backward fills lse2, delta and
  * span, then dsinks (where wanted), dk, dv, dq; gradients of tables must have been cleared. finish: `q` is

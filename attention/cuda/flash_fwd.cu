@@ -28,7 +28,7 @@ FX_DEVICE void scores(const fx_flash_args *args, int32_t b, int32_t h, const for
       float raw = s[n][e] * args->scale;
 #endif
 #if FX_HAS_FAULT
-      if (seen && args->fault && fx_fault(args, b, h, row->position, kv, raw)) *args->fault = 1;
+      if (seen && args->fault && fx_fault(args, b, h, row->position, kv, raw)) *args->fault = FX_FLASH_FAULT;
 #endif
 #if FX_HAS_SCORE
       float score = fx_score(args, b, h, row->position, kv, raw) * FX_LOG2E;

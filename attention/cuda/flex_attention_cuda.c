@@ -5,7 +5,6 @@
 
 #include "attention/cpu/flex_attention_cpu.h"
 #include "attention/cuda/flash_cuda.h"
-#include "dynamo_rt/device/cuda/driver.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
 
 enum {
@@ -100,6 +99,7 @@ static fx_status bind(const fx_kernel_args *args, const fx_attention_attr *attr,
   FX_TRY(bind_runs(args, attr, backward, out));
   out->q_bases = data_or_null(args->in[Q_BASE]);
   out->kv_bases = data_or_null(args->in[KV_BASE]);
+  out->fault = &((const fx_cuda_context *)args->gemm)->fault->kind;
   bind_variant(args, attr, out);
   return FX_OK;
 }
@@ -119,7 +119,7 @@ fx_status fx_flex_attention_cuda(const fx_kernel_args *args) {
   const fx_flash_module *module = NULL;
   fx_flash_args flash;
   fx_flash_key key = key_of(args, attr, FX_FLASH_FORWARD);
-  FX_TRY(fx_flash_module_get(&key, &module));
+  FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
   FX_TRY(bind(args, attr, false, &flash));
   FX_TRY(view_of(args->out[0], "out", &flash.out));
   flash.lse = args->out[1]->data;
@@ -132,7 +132,7 @@ fx_status fx_flex_attention_partial_cuda(const fx_kernel_args *args) {
   const fx_flash_module *module = NULL;
   fx_flash_args flash;
   fx_flash_key key = key_of(args, &attr->attention, FX_FLASH_PARTIAL);
-  FX_TRY(fx_flash_module_get(&key, &module));
+  FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
   FX_TRY(bind(args, &attr->attention, false, &flash));
   FX_TRY(view_of(args->out[0], "the running state", &flash.out));
   flash.m = args->out[1]->data, flash.l = args->out[2]->data;
@@ -146,7 +146,7 @@ fx_status fx_flex_attention_finish_cuda(const fx_kernel_args *args) {
   fx_flash_args flash;
   fx_flash_key key = {
       .pass = FX_FLASH_FORWARD, .dtype = args->out[0]->type.dtype, .D = (int32_t)o->dim[o->ndim - 1]};
-  FX_TRY(fx_flash_module_get(&key, &module));
+  FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
   bind_shape(o, o, 1.0f, &flash);
   FX_TRY(view_of(args->in[0], "the running state", &flash.q));
   FX_TRY(view_of(args->out[0], "out", &flash.out));
@@ -154,6 +154,12 @@ fx_status fx_flex_attention_finish_cuda(const fx_kernel_args *args) {
   flash.sinks = data_or_null(args->in[3]);
   flash.lse = args->out[1]->data;
   return fx_flash_finish(module, &flash, args->stream);
+}
+
+size_t fx_flex_attention_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
+                                        int threads) {
+  (void)in, (void)out, (void)attr, (void)threads;
+  return 0;
 }
 
 /* ---- backward ---- */
@@ -170,8 +176,7 @@ size_t fx_flex_attention_grad_workspace_cuda(const fx_type *const *in, const fx_
 }
 
 static fx_status bind_tables(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_args *out) {
-  const fx_cuda_driver *driver = NULL;
-  FX_TRY(fx_cuda_driver_open(&driver));
+  const fx_cuda_driver *driver = ((const fx_cuda_context *)args->gemm)->driver;
   for (int32_t t = 0; t < fx_flex_num_tables(attr->flex); t++) {
     if (!args->out[4 + t]) continue;
     float *table = args->out[4 + t]->data;
@@ -189,7 +194,7 @@ fx_status fx_flex_attention_grad_cuda(const fx_kernel_args *args) {
   const fx_flash_module *module = NULL;
   fx_flash_args flash;
   fx_flash_key key = key_of(args, attr, FX_FLASH_BACKWARD);
-  FX_TRY(fx_flash_module_get(&key, &module));
+  FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
   FX_TRY(bind(args, attr, true, &flash));
   FX_TRY(view_of(args->in[OUT], "out", &flash.out));
   FX_TRY(view_of(args->in[DOUT], "the gradient of out", &flash.dout));
