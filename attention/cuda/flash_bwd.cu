@@ -2,9 +2,9 @@
 /* Backward, deterministic but for learnable tables: P is recomputed from q, k and lse twice.
  *
  * flex_bwd_prepare: lse2, delta = rowsum(dO O) - dlse, and per block of 64 rows the keys that limits let
- * through. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and row blocks that see
- * it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. Beyond D = 128 eight
- * warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64 rows: dQ = dS K.
+ * through. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and row blocks that
+ * see it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. Beyond D = 128
+ * eight warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64 rows: dQ = dS K.
  * flex_bwd_sinks: a CTA a head, in a fixed order. */
 #if FX_TYPE == 0
 enum { STEP = FX_D > 128 ? 16 : 32 };
@@ -42,7 +42,8 @@ extern "C" __global__ void __launch_bounds__(128) flex_bwd_prepare(const __grid_
     }
   }
   rows_span(&a, b, h, block * ROWS, span);
-  if (threadIdx.x < 2) a.span[(((int64_t)b * a.H + h) * gridDim.x + block) * 2 + threadIdx.x] = span[threadIdx.x];
+  if (threadIdx.x < 2)
+    a.span[(((int64_t)b * a.H + h) * gridDim.x + block) * 2 + threadIdx.x] = span[threadIdx.x];
 }
 
 /* dsink = -sum over samples and rows of exp(sink - lse) delta. grid (H); 256 threads */
@@ -81,8 +82,8 @@ FX_DEVICE row_state row_state_load(const fx_flash_args *args, int32_t b, int32_t
 }
 
 /* s: q.k becomes P; dp: dO.v becomes dS. key: local. tables: whether this warp adds to them. */
-FX_DEVICE void pair_gradients(const fx_flash_args *args, int32_t b, int32_t h, const row_state *row, int32_t key,
-                              int32_t shift, int kind, bool tables, float *s, float *dp) {
+FX_DEVICE void pair_gradients(const fx_flash_args *args, int32_t b, int32_t h, const row_state *row,
+                              int32_t key, int32_t shift, int kind, bool tables, float *s, float *dp) {
   bool exists = key < args->T_kv;
   int32_t kv = (exists ? key : args->T_kv - 1) + shift;
   bool seen = exists && (kind == FULL || sees(args, b, h, &row->row, kv));
@@ -137,7 +138,8 @@ FX_DEVICE bool row_walk_next(row_walk *walk, const fx_flash_args *args, int32_t 
     if (walk->block % 128 == 0) {
       int32_t mine = walk->block + threadIdx.x;
       __syncthreads();
-      if (threadIdx.x < 128) kinds[threadIdx.x] = mine < blocks ? tile_kind(args, b, walk->head, mine, tile) : EMPTY;
+      if (threadIdx.x < 128)
+        kinds[threadIdx.x] = mine < blocks ? tile_kind(args, b, walk->head, mine, tile) : EMPTY;
       __syncthreads();
     }
     walk->kind = kinds[walk->block % 128];
@@ -170,14 +172,14 @@ FX_DEVICE void keys_step(const fx_flash_args *args, int32_t b, const row_walk *w
   for (int n = 0; n < NB; n++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      pair_gradients(args, b, walk->head, &stage->rows[n * 8 + lane % 4 * 2 + e % 2], key + lane / 4 + e / 2 * 8, shift,
-                     walk->kind, column == 0, &s[n][e], &dp[n][e]);
+      pair_gradients(args, b, walk->head, &stage->rows[n * 8 + lane % 4 * 2 + e % 2],
+                     key + lane / 4 + e / 2 * 8, shift, walk->kind, column == 0, &s[n][e], &dp[n][e]);
   product_registers(dv, s, stage->dout + column, piece);
   product_registers(dk, dp, stage->q + column, piece);
 }
 
-FX_DEVICE void store_keys(const fx_flash_args *args, const fx_flash_view *view, int32_t b, int32_t head, int32_t key,
-                          int32_t column, float factor, float (&acc)[DH][4]) {
+FX_DEVICE void store_keys(const fx_flash_args *args, const fx_flash_view *view, int32_t b, int32_t head,
+                          int32_t key, int32_t column, float factor, float (&acc)[DH][4]) {
   int32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -190,7 +192,8 @@ FX_DEVICE void store_keys(const fx_flash_args *args, const fx_flash_view *view, 
 }
 
 /* grid (blocks of 64 keys, K, B) */
-extern "C" __global__ void __launch_bounds__(KEY_THREADS) flex_bwd_keys(const __grid_constant__ fx_flash_args a) {
+extern "C" __global__ void __launch_bounds__(KEY_THREADS)
+    flex_bwd_keys(const __grid_constant__ fx_flash_args a) {
   extern __shared__ __align__(16) char memory[];
   __shared__ signed char kinds[128];
   __shared__ row_state states[STAGES][STEP];
@@ -238,9 +241,9 @@ FX_DEVICE void load_keys(const fx_flash_args *args, int32_t b, int32_t head, int
   load_commit();
 }
 
-FX_DEVICE void rows_step(const fx_flash_args *args, int32_t b, int32_t h, const row_state (&rows)[2], int32_t key,
-                         int kind, const elem *q, const elem *dout, const elem *k, const elem *v, float *piece,
-                         float (&dq)[DB][4]) {
+FX_DEVICE void rows_step(const fx_flash_args *args, int32_t b, int32_t h, const row_state (&rows)[2],
+                         int32_t key, int kind, const elem *q, const elem *dout, const elem *k, const elem *v,
+                         float *piece, float (&dq)[DB][4]) {
   int32_t t = threadIdx.x % 4, shift = key_shift(args, key);
   float s[NB][4], dp[NB][4];
   product_rows(s, q, k);
@@ -249,7 +252,8 @@ FX_DEVICE void rows_step(const fx_flash_args *args, int32_t b, int32_t h, const 
   for (int n = 0; n < NB; n++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      pair_gradients(args, b, h, &rows[e / 2], key + n * 8 + 2 * t + e % 2, shift, kind, false, &s[n][e], &dp[n][e]);
+      pair_gradients(args, b, h, &rows[e / 2], key + n * 8 + 2 * t + e % 2, shift, kind, false, &s[n][e],
+                     &dp[n][e]);
   product_registers(dq, dp, k, piece);
 }
 
@@ -284,8 +288,8 @@ extern "C" __global__ void __launch_bounds__(128) flex_bwd_rows(const __grid_con
       load_wait<0>();
     }
     __syncthreads();
-    rows_step(args, b, h, rows, key, kind, q + warp * 16 * PITCH, dout + warp * 16 * PITCH, k, k + STEP * PITCH, piece,
-              dq);
+    rows_step(args, b, h, rows, key, kind, q + warp * 16 * PITCH, dout + warp * 16 * PITCH, k,
+              k + STEP * PITCH, piece, dq);
     __syncthreads();
     if (STAGES == 1 && more) load_keys(args, b, head, next, k, k + STEP * PITCH);
     if (STAGES == 2) stage ^= 1;

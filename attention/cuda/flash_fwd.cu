@@ -108,12 +108,13 @@ FX_DEVICE void state_load(const fx_flash_args *args, int32_t b, int32_t h, int32
     rows->l[r] = column == 0 ? args->l[place] : 0.0f;
     const float *state = state_at(args, b, h, row);
 #pragma unroll
-    for (int n = 0; n < DB; n++) o[n][2 * r] = state[n * 8 + column], o[n][2 * r + 1] = state[n * 8 + column + 1];
+    for (int n = 0; n < DB; n++)
+      o[n][2 * r] = state[n * 8 + column], o[n][2 * r + 1] = state[n * 8 + column + 1];
   }
 }
 
-FX_DEVICE void state_store(const fx_flash_args *args, int32_t b, int32_t h, int32_t t, const forward_rows *rows,
-                           float (&o)[DB][4]) {
+FX_DEVICE void state_store(const fx_flash_args *args, int32_t b, int32_t h, int32_t t,
+                           const forward_rows *rows, float (&o)[DB][4]) {
   int32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -124,7 +125,8 @@ FX_DEVICE void state_store(const fx_flash_args *args, int32_t b, int32_t h, int3
     if (column == 0) args->m[place] = rows->m[r], args->l[place] = l;
     float *state = state_at(args, b, h, row);
 #pragma unroll
-    for (int n = 0; n < DB; n++) state[n * 8 + column] = o[n][2 * r], state[n * 8 + column + 1] = o[n][2 * r + 1];
+    for (int n = 0; n < DB; n++)
+      state[n * 8 + column] = o[n][2 * r], state[n * 8 + column + 1] = o[n][2 * r + 1];
   }
 }
 #endif
@@ -147,7 +149,8 @@ extern "C" __global__ void __launch_bounds__(128) flex_fwd(const __grid_constant
   float o[DB][4];
   forward_rows rows;
   clear(o);
-  for (int r = 0; r < 2; r++) rows.m[r] = -FX_INF, rows.l[r] = 0.0f, rows.row[r] = row_load(args, b, h, t + 8 * r);
+  for (int r = 0; r < 2; r++)
+    rows.m[r] = -FX_INF, rows.l[r] = 0.0f, rows.row[r] = row_load(args, b, h, t + 8 * r);
 #if FX_PARTIAL
   state_load(args, b, h, t, &rows, o);
 #endif
@@ -188,7 +191,8 @@ extern "C" __global__ void __launch_bounds__(128) flex_fwd(const __grid_constant
 #endif
 }
 
-/* After the last merge: `q` is the fp32 state, `out` of the element type. grid (Tpad / 4, H, B); a warp a row. */
+/* After the last merge: `q` is the fp32 state, `out` of the element type. grid (Tpad / 4, H, B); a warp a
+ * row. */
 extern "C" __global__ void __launch_bounds__(128) flex_finish(const __grid_constant__ fx_flash_args a) {
   int32_t row = blockIdx.x * 4 + threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
   int64_t place = ((int64_t)b * a.H + h) * a.Tpad + row;

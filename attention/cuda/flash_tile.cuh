@@ -79,15 +79,17 @@ FX_DEVICE uint32_t shared_address(const void *p) {
 
 /* Rows t.. of a head, those from `end` on as zeros; asynchronous. */
 template <int COUNT>
-FX_DEVICE void load_tile(elem *to, const fx_flash_view *view, int32_t b, int32_t head, int32_t t, int32_t end) {
+FX_DEVICE void load_tile(elem *to, const fx_flash_view *view, int32_t b, int32_t head, int32_t t,
+                         int32_t end) {
   const elem *from = at(view, b, head, 0);
   for (int32_t i = threadIdx.x; i < COUNT * CHUNKS; i += blockDim.x) {
     int32_t row = i / CHUNKS, column = i % CHUNKS * CHUNK;
     bool exists = t + row < end;
     const elem *source = exists ? from + (int64_t)(t + row) * view->time + column : from;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to + row * PITCH + column)),
-                 "l"(source), "r"(exists ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to + row * PITCH + column)),
+        "l"(source), "r"(exists ? 16 : 0)
+        : "memory");
   }
 }
 FX_DEVICE void load_commit(void) {
@@ -110,7 +112,8 @@ template <int NB> FX_DEVICE void clear(float (&acc)[NB][4]) {
 #if FX_TYPE == 0
 /* acc += A B for A(row, k) = a[row * a_row + k], B(k, n) = b[k * b_k + n * b_n] */
 template <int K, int NB>
-FX_DEVICE void product_strided(float (&acc)[NB][4], const float *a, int a_row, const float *b, int b_k, int b_n) {
+FX_DEVICE void product_strided(float (&acc)[NB][4], const float *a, int a_row, const float *b, int b_k,
+                               int b_n) {
   int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll 4
   for (int k = 0; k < K; k++) {
@@ -148,9 +151,11 @@ FX_DEVICE void product_registers(float (&acc)[NB][4], const float (&p)[KB][4], c
 #else
 FX_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if FX_TYPE == 1
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+               "{%0,%1,%2,%3};"
 #else
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+               "{%0,%1,%2,%3};"
 #endif
                : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -195,7 +200,8 @@ FX_DEVICE void product_registers(float (&acc)[NB][4], const float (&p)[KB][4], c
 #pragma unroll
   for (int k = 0; k < KB / 2; k++) {
     const float(&low)[4] = p[2 * k], (&high)[4] = p[2 * k + 1];
-    uint32_t left[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]), pack(high[2], high[3])};
+    uint32_t left[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
+                        pack(high[2], high[3])};
 #pragma unroll
     for (int n = 0; n < NB; n += 2) {
       uint32_t right[4];
@@ -286,9 +292,11 @@ FX_DEVICE void rows_span(const fx_flash_args *args, int32_t b, int32_t h, int32_
   __syncthreads();
 }
 
-FX_DEVICE const int32_t *runs_of(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t *count) {
+FX_DEVICE const int32_t *runs_of(const fx_flash_args *args, int32_t b, int32_t h, int32_t block,
+                                 int32_t *count) {
   int64_t list = ((int64_t)(args->runs_Bm == 1 ? 0 : b) * args->runs_Hm + (args->runs_Hm == 1 ? 0 : h)) *
-                     args->runs_blocks + block;
+                     args->runs_blocks +
+                 block;
   *count = args->runs_count[list];
   return args->runs + list * args->runs_capacity * 3;
 }

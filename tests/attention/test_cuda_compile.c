@@ -30,24 +30,24 @@ typedef struct bound {
 static const bound g_bounds[] = {
     {"flex_fwd",
      false,
-     {{{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}}},
+     {{{128, 0}, {168, 0}}, {{152, 0}, {168, 0}}, {{192, 0}, {168, 0}}, {{255, 40}, {255, 0}}}},
     {"flex_bwd_keys",
      true,
-     {{{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}}},
+     {{{152, 0}, {168, 0}}, {{184, 0}, {168, 0}}, {{255, 0}, {255, 0}}, {{248, 0}, {248, 0}}}},
     {"flex_bwd_rows",
      true,
-     {{{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}, {{255, 0}, {255, 0}}}},
+     {{{144, 8}, {128, 0}}, {{136, 0}, {168, 0}}, {{192, 0}, {168, 0}}, {{255, 48}, {255, 0}}}},
 };
 
 /* Arguments that a named variant cannot do without. */
 static const char *required(const char *name) {
   static const struct {
     const char *name, *text;
-  } table[] = {{"sliding_window", "window: 128"},
-               {"chunked", "chunk: 128"},
-               {"neighbourhood_2d", "width: 32"},
-               {"shared_prefix", "prefix: 100"},
-               {"prefix_lm", "prefix: 100"}};
+  } table[] = {{"block_diffusion", "block: 16"},  {"chunked", "chunk: 128"},
+               {"dilated_window", "window: 128"}, {"document_prefix", "prefix: 100"},
+               {"global_sliding", "window: 128"}, {"neighbourhood_2d", "width: 32"},
+               {"prefix_lm", "prefix: 100"},      {"shared_prefix", "prefix: 100"},
+               {"sliding_window", "window: 128"}, {"soft_sliding_window", "window: 128"}};
   for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
     if (strcmp(table[i].name, name) == 0) return table[i].text;
   return "";
@@ -94,12 +94,12 @@ static void compile_key(fx_flash_key key, const char *name) {
   }
 }
 
-/* Named variants, their masks asked, in bf16 at D = 128. */
+/* Named variants, their masks asked, each at one head dimension or another. */
 static void named_variants(void) {
   for (int i = 0; i < fx_builtin_variants_count; i++) {
     fx_variant *variant = named_variant(fx_builtin_variants[i].name);
     if (!variant) continue;
-    fx_flash_key key = {variant, FX_FLASH_FORWARD, FX_BF16, 128, 0, variant->mask != FX_EX_NONE};
+    fx_flash_key key = {variant, FX_FLASH_FORWARD, FX_BF16, g_dims[i % 4], 0, variant->mask != FX_EX_NONE};
     compile_key(key, fx_builtin_variants[i].name);
     key.pass = FX_FLASH_BACKWARD;
     compile_key(key, fx_builtin_variants[i].name);
