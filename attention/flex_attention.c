@@ -314,3 +314,7 @@ void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_
   else
     fx_flex_attention_tile_cpu(backward, D, tile);
 }
+
+bool fx_flex_attention_runs_on(fx_backend backend, int32_t D) {
+  return backend == FX_BACKEND_CPU || fx_flex_attention_runs_on_cuda(D);
+}

@@ -77,6 +77,8 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
 
 /* Tile (rows, keys) in which runs must be built for the kernels of a backend at head dimension D. */
 void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_t tile[2]);
+/* Whether there are kernels, forward and backward, at head dimension D. */
+bool fx_flex_attention_runs_on(fx_backend backend, int32_t D);
 
 #ifdef __cplusplus
 }

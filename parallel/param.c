@@ -49,8 +49,16 @@ fx_status fx_params_allocate(fx_params *params) {
   size_t bytes = (size_t)params->numel * sizeof(float);
   size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
   for (size_t i = 0; i < count; i++) {
-    FX_TRY(fx_alloc_aligned(flats[i], bytes));
-    memset(*flats[i], 0, bytes);
+    if (!params->device) {
+      FX_TRY(fx_alloc_aligned(flats[i], bytes));
+      memset(*flats[i], 0, bytes);
+      continue;
+    }
+    void *memory = NULL;
+    FX_TRY(fx_device_alloc_shared(params->device, FX_PLACE_DEVICE, bytes, &memory));
+    *flats[i] = memory;
+    FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, memory, 0, bytes));
+    FX_TRY(fx_device_sync(params->device));
   }
   return FX_OK;
 }
@@ -85,10 +93,12 @@ void fx_params_initialize(fx_params *params, uint64_t seed) {
 }
 
 void fx_params_fini(fx_params *params) {
-  free(params->weight);
-  free(params->grad);
-  free(params->exp_avg);
-  free(params->exp_avg_sq);
+  float *flats[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq};
+  for (size_t i = 0; i < sizeof flats / sizeof flats[0]; i++)
+    if (params->device)
+      fx_device_release_shared(params->device, FX_PLACE_DEVICE, flats[i]);
+    else
+      free(flats[i]);
   free(params->param);
   free(params->storage);
   memset(params, 0, sizeof *params);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "dynamo_rt/base/status.h"
+#include "dynamo_rt/device/device.h"
 #include "dynamo_rt/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -51,6 +52,8 @@ typedef struct fx_params {
   int64_t numel; /* elements of each flat buffer; [0, num_decay) decays */
   int64_t num_decay;
   bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
+  fx_device *device; /* set before fx_params_allocate: kernels of this device use the buffers, which the host
+                        may touch between plans; NULL: plain memory of the host */
   float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned */
 } fx_params;
 

@@ -37,10 +37,14 @@ static const struct {
 
 static const int32_t g_dims[] = {64, 96, 128, 256};
 
+bool fx_flash_has_dim(int32_t D) {
+  for (size_t i = 0; i < sizeof g_dims / sizeof g_dims[0]; i++)
+    if (g_dims[i] == D) return true;
+  return false;
+}
+
 fx_status fx_flash_key_check(const fx_flash_key *key) {
-  bool known = false;
-  for (size_t i = 0; i < sizeof g_dims / sizeof g_dims[0]; i++) known = known || g_dims[i] == key->D;
-  if (!known)
+  if (!fx_flash_has_dim(key->D))
     return fx_error(FX_ERR_UNSUPPORTED, "attention on CUDA: head dimension %d, expected 64, 96, 128 or 256",
                     key->D);
   if (key->dtype != FX_F32 && key->dtype != FX_BF16 && key->dtype != FX_F16)

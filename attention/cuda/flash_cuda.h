@@ -32,6 +32,7 @@ typedef struct fx_flash_key {
 /* Rows and keys of a tile of the run lists, of every pass, dtype and D. */
 enum { FX_FLASH_TILE = 64 };
 
+bool fx_flash_has_dim(int32_t D);
 /* FX_ERR_UNSUPPORTED with a sentence: no kernel of this D or dtype. */
 fx_status fx_flash_key_check(const fx_flash_key *key);
 /* The whole text that NVRTC gets, malloc'ed. FX_ERR_MEMORY. */

@@ -219,3 +219,7 @@ void fx_flex_attention_tile_cuda(bool backward, int32_t D, int32_t tile[2]) {
   (void)backward, (void)D;
   tile[0] = tile[1] = FX_FLASH_TILE;
 }
+
+bool fx_flex_attention_runs_on_cuda(int32_t D) {
+  return fx_flash_has_dim(D);
+}

@@ -19,5 +19,6 @@ size_t fx_flex_attention_workspace_cuda(const fx_type *const *in, const fx_type 
 size_t fx_flex_attention_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
                                              int threads);
 void fx_flex_attention_tile_cuda(bool backward, int32_t D, int32_t tile[2]);
+bool fx_flex_attention_runs_on_cuda(int32_t D);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/train/device.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
@@ -57,13 +58,13 @@ static fx_status build(bench *b) {
   if (threads == FX_CONFIG_AUTO) threads = fx_affinity_threads(&here, 1, 0, NULL);
   b->B = config->train.micro_batch_size;
   b->T = config->train.seq_length;
-  if (!b->device) FX_TRY(fx_device_create_cpu(threads, "auto", &b->device));
-  FX_TRY(fx_model_create(config, &b->model));
+  if (!b->device) FX_TRY(fx_device_choose(config, threads, 1, &b->device));
+  FX_TRY(fx_model_create_on(config, b->device, &b->model));
   fx_params_initialize(&b->model->params, (uint64_t)config->train.seed);
   FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));
   FX_TRY(fx_inputs_create(2, &b->inputs));
   FX_TRY(fx_step_declare_inputs(b->inputs, b->attention));
-  FX_TRY(fx_inputs_allocate(b->inputs));
+  FX_TRY(fx_inputs_allocate_on(b->inputs, b->device));
   if (b->phases[1] == FX_PHASE_UPDATE_SNAPSHOT) FX_TRY(fx_step_snapshot_create(b->model, &b->snapshot));
   fx_step_config step = {.model = b->model,
                          .B = b->B,
@@ -162,7 +163,7 @@ static void destroy(bench *b) {
   fx_trace_destroy(b->trace);
   fx_inputs_destroy(b->inputs);
   fx_attention_setup_destroy(b->attention);
-  free(b->snapshot);
+  fx_step_snapshot_destroy(b->model, b->snapshot);
   fx_model_destroy(b->model);
   fx_device_destroy(b->device);
 }

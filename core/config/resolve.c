@@ -22,7 +22,6 @@ static const struct {
     {"parallel.tensor", 1, "parallel.tensor=1"},
     {"parallel.context", 1, "parallel.context=1"},
     {"parallel.zero", 0, "parallel.zero=0"},
-    {"runtime.device", FX_RUNTIME_DEVICE_CPU, "runtime.device=auto or cpu"},
     {"runtime.dtype", FX_RUNTIME_DTYPE_FLOAT32, "runtime.dtype=auto or float32"},
 };
 

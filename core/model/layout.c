@@ -212,11 +212,12 @@ static fx_status declare(fx_model *model) {
   return fx_params_allocate(params);
 }
 
-static fx_status create(const fx_config *config, bool weights_only, fx_model **out) {
+static fx_status create(const fx_config *config, fx_device *device, bool weights_only, fx_model **out) {
   fx_model *model = NULL;
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
   model->params.weights_only = weights_only;
+  model->params.device = device;
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, 128) * 128;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
@@ -230,11 +231,15 @@ destroy_model:
 }
 
 fx_status fx_model_create(const fx_config *config, fx_model **out) {
-  return create(config, false, out);
+  return create(config, NULL, false, out);
+}
+
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out) {
+  return create(config, device, false, out);
 }
 
 fx_status fx_model_create_weights(const fx_config *config, fx_model **out) {
-  return create(config, true, out);
+  return create(config, NULL, true, out);
 }
 
 void fx_model_destroy(fx_model *model) {

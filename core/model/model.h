@@ -30,6 +30,8 @@ typedef struct fx_model {
 
 /* Declares and allocates all parameters (zero); fx_params_initialize or a checkpoint fills them. */
 fx_status fx_model_create(const fx_config *config, fx_model **out);
+/* The same in memory that kernels of `device` use; it outlives the model. */
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out);
 /* The same without gradients and moments: good for the plans `eval` and `logits` only. */
 fx_status fx_model_create_weights(const fx_config *config, fx_model **out);
 void fx_model_destroy(fx_model *model);             /* NULL is fine */

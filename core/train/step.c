@@ -51,8 +51,28 @@ fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *at
 
 fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
   size_t bytes = 3 * (size_t)model->params.numel * sizeof(float);
-  FX_TRY(fx_alloc_aligned(out, bytes));
-  memset(*out, 0, bytes);
+  void *memory = NULL;
+  if (model->params.device)
+    FX_TRY(fx_device_alloc_shared(model->params.device, FX_PLACE_HOST, bytes, &memory));
+  else
+    FX_TRY(fx_alloc_aligned(&memory, bytes));
+  memset(memory, 0, bytes);
+  *out = memory;
+  return FX_OK;
+}
+
+void fx_step_snapshot_destroy(const fx_model *model, float *snapshot) {
+  if (model && model->params.device)
+    fx_device_release_shared(model->params.device, FX_PLACE_HOST, snapshot);
+  else
+    free(snapshot);
+}
+
+/* Results are written by the device and read by the host. */
+static fx_status allocate_result(fx_device *device, size_t count, float **out) {
+  void *memory = NULL;
+  FX_TRY(fx_device_alloc_shared(device, FX_PLACE_HOST, count * sizeof(float), &memory));
+  *out = memory;
   return FX_OK;
 }
 
@@ -66,13 +86,13 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   fx_step_results *r = &stepper->results;
   size_t tokens = (size_t)stepper->capacity;
   FX_TRY_GOTO(fx_plan_cache_create(&stepper->cache), destroy_stepper);
-  FX_TRY_GOTO(fx_alloc_aligned(&r->loss, (1 + FX_STEP_FLAGS) * sizeof(float)), destroy_stepper);
+  FX_TRY_GOTO(allocate_result(config->device, 1 + FX_STEP_FLAGS, &r->loss), destroy_stepper);
   r->flags = r->loss + 1;
-  FX_TRY_GOTO(fx_alloc_aligned(&r->grad_norm, sizeof(float)), destroy_stepper);
-  FX_TRY_GOTO(fx_alloc_aligned(&r->nll, tokens * sizeof(float)), destroy_stepper);
+  FX_TRY_GOTO(allocate_result(config->device, 1, &r->grad_norm), destroy_stepper);
+  FX_TRY_GOTO(allocate_result(config->device, tokens, &r->nll), destroy_stepper);
   *r->loss = *r->grad_norm = 0;
   if (config->keep_logits)
-    FX_TRY_GOTO(fx_alloc_aligned(&r->logits, tokens * (size_t)config->model->padded_vocab * sizeof(float)),
+    FX_TRY_GOTO(allocate_result(config->device, tokens * (size_t)config->model->padded_vocab, &r->logits),
                 destroy_stepper);
   *out = stepper;
   return FX_OK;
@@ -85,10 +105,10 @@ void fx_stepper_destroy(fx_stepper *stepper) {
   if (!stepper) return;
   fx_plan_cache_destroy(stepper->cache);
   fx_device_release(stepper->config.device, stepper->arena);
-  free(stepper->results.loss);
-  free(stepper->results.grad_norm);
-  free(stepper->results.nll);
-  free(stepper->results.logits);
+  float *results[] = {stepper->results.loss, stepper->results.grad_norm, stepper->results.nll,
+                      stepper->results.logits};
+  for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+    fx_device_release_shared(stepper->config.device, FX_PLACE_HOST, results[i]);
   free(stepper);
 }
 
@@ -172,7 +192,11 @@ fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) {
 
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
   FX_ASSERT(stepper->current[phase]);
-  return fx_plan_run(stepper->current[phase], slot);
+  FX_TRY(fx_plan_run(stepper->current[phase], slot));
+  /* On a CPU all is done. On a GPU the host is about to read results and to refill the slot. */
+  if (stepper->config.device->backend == FX_BACKEND_CPU) return FX_OK;
+  fx_status status = fx_device_sync(stepper->config.device);
+  return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan %s", fx_phase_name(phase));
 }
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper) {

@@ -79,8 +79,9 @@ typedef struct fx_stepper fx_stepper;
  * fields of the attention setup, which says what B and T are. */
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention);
 
-/* Memory for fx_step_config.snapshot, touched, so that nothing grows later; the caller frees it. */
+/* Memory for fx_step_config.snapshot, touched, so that nothing grows later; of the model's device. */
 fx_status fx_step_snapshot_create(const fx_model *model, float **out);
+void fx_step_snapshot_destroy(const fx_model *model, float *snapshot); /* NULL is fine */
 
 /* Everything but the model is copied or borrowed for the stepper's life. */
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out);
@@ -92,6 +93,7 @@ void fx_stepper_destroy(fx_stepper *stepper); /* NULL is fine */
 fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count);
 fx_status fx_stepper_bind(fx_stepper *stepper);                      /* allocates the arena all plans share */
 fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase); /* NULL until prepared */
+/* Returns when results and slot are the host's again. */
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
 #include "core/train/threads.h"
@@ -75,7 +76,9 @@ static fx_status create_device(fx_trainer *run) {
   int automatic = fx_affinity_threads((const fx_affinity *)(const void *)all, control->size, control->rank,
                                       control->rank == 0 ? run->job->log : NULL);
   free(all);
-  return fx_device_create_cpu(threads == FX_CONFIG_AUTO ? automatic : threads, "auto", &run->device);
+  if (threads == FX_CONFIG_AUTO) threads = automatic;
+  status = fx_device_choose(run->config, threads, control->size, &run->device);
+  return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
 }
 
 static bool saves_beside(const fx_trainer *run) {
@@ -101,7 +104,7 @@ static fx_status create_stepper(fx_trainer *run) {
   warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
-  FX_TRY(fx_inputs_allocate(run->inputs));
+  FX_TRY(fx_inputs_allocate_on(run->inputs, run->device));
   if (saves_beside(run)) FX_TRY(fx_step_snapshot_create(run->model, &run->snapshot));
   fx_step_config step = {.model = run->model,
                          .B = B,
@@ -195,7 +198,12 @@ static void describe(fx_trainer *run) {
 
 static void describe_peak(const fx_trainer *run) {
   int64_t peak = fx_memory_peak();
-  if (run->job->control->rank == 0 && peak > 0)
+  size_t used = 0, total = 0;
+  if (run->job->control->rank != 0) return;
+  if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
+            (double)used / 1048576.0, (double)total / 1048576.0);
+  else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
             (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
 }
@@ -227,7 +235,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                             &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_trainer_barrier_status(run, fx_model_create(run->config, &run->model)));
+  FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
@@ -431,7 +439,7 @@ static void discredit_checkpoint(const fx_trainer *run) {
 
 static void destroy(fx_trainer *run) {
   fx_trainer_save_abandon(run);
-  free(run->snapshot);
+  fx_step_snapshot_destroy(run->model, run->snapshot);
   free(run->resumed_from);
   fx_metrics_close(run->metrics);
   fx_pipeline_destroy(run->pipeline);

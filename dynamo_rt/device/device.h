@@ -54,6 +54,7 @@ typedef struct fx_device_vtable {
   void (*release)(fx_device *device, void *memory);
   fx_status (*alloc_shared)(fx_device *device, fx_place place, size_t bytes, void **out);
   void (*release_shared)(fx_device *device, fx_place place, void *memory);
+  fx_status (*memory_info)(fx_device *device, size_t *used, size_t *total);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
   fx_status (*event_create)(fx_device *device, fx_event **out);
   void (*event_destroy)(fx_device *device, fx_event *event);
@@ -98,6 +99,11 @@ static inline fx_status fx_device_alloc_shared(fx_device *device, fx_place place
 }
 static inline void fx_device_release_shared(fx_device *device, fx_place place, void *memory) {
   if (memory) device->vtable->release_shared(device, place, memory);
+}
+/* Bytes of the device's own memory that all its users hold, and that it has; 0 and 0 where it is the host's.
+ */
+static inline fx_status fx_device_memory_info(fx_device *device, size_t *used, size_t *total) {
+  return device->vtable->memory_info(device, used, total);
 }
 /* memset and memcpy on a lane; a copy's sides may be of host or device. */
 static inline fx_status fx_device_fill(fx_device *device, fx_lane lane, void *memory, int byte,

@@ -116,6 +116,12 @@ static void cpu_release_shared(fx_device *base, fx_place place, void *memory) {
   free(memory);
 }
 
+static fx_status cpu_memory_info(fx_device *base, size_t *used, size_t *total) {
+  (void)base;
+  *used = *total = 0;
+  return FX_OK;
+}
+
 static fx_status cpu_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
   if (!on_service(lane)) return task(arg, NULL);
   cpu_device *device = (cpu_device *)base;
@@ -206,6 +212,7 @@ static const fx_device_vtable g_cpu_vtable = {
     .release = cpu_release,
     .alloc_shared = cpu_alloc_shared,
     .release_shared = cpu_release_shared,
+    .memory_info = cpu_memory_info,
     .launch = cpu_launch,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,

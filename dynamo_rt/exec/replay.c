@@ -9,6 +9,9 @@ fx_status fx_step_run(void *arg, void *stream) {
   int64_t begin = plan->trace ? fx_now_ns() : 0;
   step->args.stream = stream;
   fx_status status = node->op->kernel[plan->device->backend](&step->args);
+  /* On a GPU the kernel has only been queued: a traced step waits for each, and loses its overlap. */
+  if (status == FX_OK && plan->trace && plan->device->backend != FX_BACKEND_CPU)
+    status = fx_device_sync(plan->device);
   if (plan->trace)
     fx_trace_add(plan->trace,
                  (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});

@@ -11,6 +11,7 @@ struct fx_inputs {
   int count, num_slots;
   size_t slot_bytes;
   char *slots;
+  fx_device *device; /* that allocated the slots, or NULL */
 };
 
 fx_status fx_inputs_create(int num_slots, fx_inputs **out) {
@@ -23,7 +24,10 @@ fx_status fx_inputs_create(int num_slots, fx_inputs **out) {
 
 void fx_inputs_destroy(fx_inputs *inputs) {
   if (!inputs) return;
-  free(inputs->slots);
+  if (inputs->device)
+    fx_device_release_shared(inputs->device, FX_PLACE_HOST, inputs->slots);
+  else
+    free(inputs->slots);
   free(inputs);
 }
 
@@ -41,10 +45,22 @@ fx_status fx_inputs_add(fx_inputs *inputs, const char *name, fx_type type) {
   return FX_OK;
 }
 
+static size_t bytes_of_slots(const fx_inputs *inputs) {
+  return inputs->slot_bytes * (size_t)inputs->num_slots;
+}
+
 fx_status fx_inputs_allocate(fx_inputs *inputs) {
-  size_t bytes = inputs->slot_bytes * (size_t)inputs->num_slots;
-  FX_TRY(fx_alloc_aligned(&inputs->slots, bytes));
-  memset(inputs->slots, 0, bytes);
+  FX_TRY(fx_alloc_aligned(&inputs->slots, bytes_of_slots(inputs)));
+  memset(inputs->slots, 0, bytes_of_slots(inputs));
+  return FX_OK;
+}
+
+fx_status fx_inputs_allocate_on(fx_inputs *inputs, fx_device *device) {
+  void *slots = NULL;
+  FX_TRY(fx_device_alloc_shared(device, FX_PLACE_HOST, bytes_of_slots(inputs), &slots));
+  memset(slots, 0, bytes_of_slots(inputs));
+  inputs->device = device;
+  inputs->slots = slots;
   return FX_OK;
 }
 

@@ -6,6 +6,7 @@
 #define FX_DYNAMO_RT_GRAPH_INPUTS_H
 
 #include "dynamo_rt/base/status.h"
+#include "dynamo_rt/device/device.h"
 #include "dynamo_rt/tensor/tensor.h"
 
 #ifdef __cplusplus
@@ -27,6 +28,8 @@ void fx_inputs_destroy(fx_inputs *inputs); /* NULL is fine */
 /* Declares an input (before fx_inputs_allocate); names are unique. */
 fx_status fx_inputs_add(fx_inputs *inputs, const char *name, fx_type type);
 fx_status fx_inputs_allocate(fx_inputs *inputs); /* zeroed slots */
+/* The same in memory from which `device` copies fastest (pinned for a GPU); it outlives the inputs. */
+fx_status fx_inputs_allocate_on(fx_inputs *inputs, fx_device *device);
 /* Index by name, -1 when absent. */
 int fx_inputs_find(const fx_inputs *inputs, const char *name);
 const fx_input_info *fx_inputs_info(const fx_inputs *inputs, int index);

@@ -82,6 +82,16 @@ static void cuda_release_shared(fx_device *base, fx_place place, void *memory) {
     driver->memory_free_host(memory);
 }
 
+static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) {
+  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
+  size_t left = 0, all = 0;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->memory_info(&left, &all), "the memory of the GPU"));
+  *used = all - left;
+  *total = all;
+  return FX_OK;
+}
+
 static fx_status cuda_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
   FX_TRY(enter(base));
   return task(arg, ((cuda_device *)base)->stream[lane]);
@@ -192,6 +202,7 @@ static const fx_device_vtable g_cuda_vtable = {
     .release = cuda_release,
     .alloc_shared = cuda_alloc_shared,
     .release_shared = cuda_release_shared,
+    .memory_info = cuda_memory_info,
     .launch = cuda_launch,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,

@@ -25,32 +25,62 @@ extern "C" __global__ void embedding(const int *ids, const float *table, float *
   for (i64 i = threadIdx.x; i < cols; i += blockDim.x) y[r * cols + i] = table[id * cols + i];
 }
 
-/* A block owns one row of the table and a range of columns, looks through all ids and adds its rows of dy in
- * order of appearance: no atomics, the same bits every time. grid (vocab, column ranges), block SCAN threads
- * with one column each. */
-enum { SCAN = 256 };
+/* A block owns one row of the table and up to SCAN * WIDE columns, looks through all ids and adds its rows of
+ * dy in order of appearance: no atomics, the same bits every time. A thread looks at WIDE ids in a row, so
+ * the order of the threads is the order of the ids; four loads are under way at a time and are added in
+ * order. grid (vocab, column ranges), block SCAN. */
+enum { SCAN = 256, WIDE = 8 };
 
 extern "C" __global__ void __launch_bounds__(SCAN)
     embedding_grad(const float *dy, const int *ids, float *dtable, i64 rows, i64 cols, int add) {
-  __shared__ u32 found[SCAN / WARP];
+  __shared__ int warp_count[SCAN / WARP];
+  __shared__ int place[SCAN * WIDE];
   int mine = (int)blockIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  i64 col = (i64)blockIdx.y * SCAN + threadIdx.x;
-  float *out = dtable + (i64)mine * cols + col;
-  float sum = add && col < cols ? *out : 0.0f;
-  for (i64 begin = 0; begin < rows; begin += SCAN) {
-    i64 r = begin + threadIdx.x;
-    u32 bits = __ballot_sync(0xFFFFFFFFu, r < rows && ids[r] == mine);
-    if (!__syncthreads_or(bits != 0)) continue;
-    if (lane == 0) found[warp] = bits;
+  i64 first = (i64)blockIdx.y * SCAN * WIDE + threadIdx.x;
+  float sum[WIDE];
+  for (int j = 0; j < WIDE; j++) {
+    i64 col = first + j * SCAN;
+    sum[j] = add && col < cols ? dtable[(i64)mine * cols + col] : 0.0f;
+  }
+  for (i64 begin = 0; begin < rows; begin += SCAN * WIDE) {
+    u32 hits = 0;
+    for (int j = 0; j < WIDE; j++) {
+      i64 r = begin + (i64)threadIdx.x * WIDE + j;
+      if (r < rows && ids[r] == mine) hits |= 1u << j;
+    }
+    if (!__syncthreads_or(hits != 0)) continue;
+    int upto = __popc(hits); /* hits of this lane and those before it */
+    for (int step = 1; step < WARP; step *= 2) {
+      int other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
+      upto += lane >= step ? other : 0;
+    }
+    if (lane == WARP - 1) warp_count[warp] = upto;
     __syncthreads();
-    for (int w = 0; w < SCAN / WARP; w++)
-      for (u32 left = found[w]; left; left &= left - 1) {
-        i64 row = begin + w * WARP + __ffs((int)left) - 1;
-        if (col < cols) sum += dy[row * cols + col];
+    int at = upto - __popc(hits), total = 0;
+    for (int w = 0; w < SCAN / WARP; w++) {
+      at += w < warp ? warp_count[w] : 0;
+      total += warp_count[w];
+    }
+    for (u32 left = hits; left; left &= left - 1)
+      place[at++] = (int)threadIdx.x * WIDE + __ffs((int)left) - 1;
+    __syncthreads();
+    for (int j = 0; j < WIDE; j++) {
+      i64 col = first + j * SCAN;
+      const float *in = dy + begin * cols + col;
+      int k = 0;
+      for (; col < cols && k + 4 <= total; k += 4) {
+        float a = in[place[k] * cols], b = in[place[k + 1] * cols], c = in[place[k + 2] * cols],
+              d = in[place[k + 3] * cols];
+        sum[j] += a, sum[j] += b, sum[j] += c, sum[j] += d;
       }
+      for (; col < cols && k < total; k++) sum[j] += in[place[k] * cols];
+    }
     __syncthreads();
   }
-  if (col < cols) *out = sum;
+  for (int j = 0; j < WIDE; j++) {
+    i64 col = first + j * SCAN;
+    if (col < cols) dtable[(i64)mine * cols + col] = sum[j];
+  }
 }
 
 /* ---- dropout ---- */

@@ -6,7 +6,7 @@
 #include "dynamo_rt/ops/cuda/gemm.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
-enum { SCAN = 256 }; /* of embedding_grad */
+enum { SCAN = 256, WIDE = 8 }; /* of embedding_grad */
 
 static fx_cuda_fault *fault_of(const fx_kernel_args *args) {
   return ((const fx_cuda_context *)args->gemm)->fault;
@@ -26,7 +26,7 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_numel(&args->in[1]->type), vocab = args->out[0]->type.dim[0],
           cols = args->out[0]->type.dim[1];
   int add = (int)(args->accumulate & 1);
-  fx_cuda_dim grid = {(unsigned)vocab, (unsigned)fx_ceil_div(cols, SCAN), 1};
+  fx_cuda_dim grid = {(unsigned)vocab, (unsigned)fx_ceil_div(cols, SCAN * WIDE), 1};
   return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, grid, (fx_cuda_dim){SCAN, 1, 1},
                      FX_CUDA_ARGS(&dy, &ids, &dtable, &rows, &cols, &add));
 }

@@ -158,7 +158,7 @@ static fx_status choose(const fx_cuda_gemm *gemm, product *p) {
         check(lt->prefer_set(preference, PREFER_ALIGNMENT + i, &alignment, sizeof alignment), "alignment"),
         destroy_preference);
   memset(&best, 0, sizeof best);
-  int result = lt->heuristic(gemm->handle, p->desc, p->a, p->b, p->c, p->c, preference, 1, &best, &found);
+  int result = lt->heuristic(gemm->handle, p->desc, p->b, p->a, p->c, p->c, preference, 1, &best, &found);
   if (result != 0 || found < 1)
     status =
         fx_error(FX_ERR_DEVICE, "cuBLASLt has no algorithm for a product of %lld x %lld x %lld (status %d)",

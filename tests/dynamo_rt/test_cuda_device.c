@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA device says where there is no GPU, or not the one that was asked for; the library search. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/device/cuda/driver.h"
+#include "dynamo_rt/device/cuda/library.h"
+#include "dynamo_rt/device/device.h"
+#include "tests/harness.h"
+
+static void a_missing_gpu_gets_a_sentence(void) {
+  fx_cuda_probe probe;
+  fx_device *device = NULL;
+  fx_cuda_probe_get(&probe);
+  CHECK((probe.count == 0) == (probe.reason[0] != '\0'));
+  CHECK(probe.count >= 0 && probe.count <= FX_CUDA_MAX_DEVICES);
+  CHECK_STATUS(fx_device_create_cuda(1000, &device), FX_ERR_DEVICE);
+  CHECK_HAS(fx_error_text(), probe.count ? "there is no GPU number 1000" : "no GPU: ");
+  CHECK_HAS(fx_error_text(), probe.count ? "shows" : probe.reason);
+  CHECK(device == NULL);
+}
+
+static void the_local_rank_is_mpiruns(void) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+  for (int i = 0; i < 3; i++) unsetenv(names[i]);
+  CHECK_INT(fx_cuda_local_rank(), 0);
+  setenv(names[2], "5", 1);
+  CHECK_INT(fx_cuda_local_rank(), 5);
+  setenv(names[0], "3", 1);
+  CHECK_INT(fx_cuda_local_rank(), 3);
+  setenv(names[0], "x", 1);
+  CHECK_INT(fx_cuda_local_rank(), 5);
+  for (int i = 0; i < 3; i++) unsetenv(names[i]);
+}
+
+static void a_missing_library_is_named(void) {
+  static const int majors[] = {77, 76, 0};
+  void *library = NULL, *table[1] = {NULL};
+  CHECK_STATUS(fx_cuda_library_open("nosuchthing", majors, &library), FX_ERR_DEVICE);
+  CHECK_HAS(fx_error_text(), "libnosuchthing.so.77 and libnosuchthing.so.76 cannot be opened");
+  static const int libm[] = {6, 0};
+  static const fx_cuda_symbol symbols[] = {{"cos", 0}, {"no_such_function", 0}};
+  if (!CHECK_OK(fx_cuda_library_open("m", libm, &library))) return;
+  CHECK_OK(fx_cuda_library_bind(library, "m", symbols, 1, table));
+  CHECK(table[0] != NULL);
+  CHECK_STATUS(fx_cuda_library_bind(library, "m", symbols, 2, table), FX_ERR_DEVICE);
+  CHECK_HAS(fx_error_text(), "libm has no function no_such_function");
+}
+
+static const fx_test tests[] = {{"a missing GPU gets a sentence", a_missing_gpu_gets_a_sentence},
+                                {"the local rank is mpirun's", the_local_rank_is_mpiruns},
+                                {"a missing library is named", a_missing_library_is_named}};
+FX_TEST_MAIN("cuda device", tests)
