@@ -35,13 +35,15 @@ static int report(fx_status status) {
 }
 
 static void print_step(const fx_bench_step_report *r) {
-  printf("%lld parameters, %lld tokens a step, %d threads\n", (long long)r->params, (long long)r->tokens,
-         r->threads);
+  printf("%lld parameters, %lld tokens a step, %s\n", (long long)r->params, (long long)r->tokens, r->device);
   printf("step        %10.2f ms   %.1f tokens/s (median of %d; the first took %.1f ms, capture %.1f ms)\n",
          r->step_ms, r->tokens_per_s, r->steps, r->first_step_ms, r->capture_ms);
   printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
-  printf("arithmetic  %10.1f GFLOP/s of %.1f (multiply-adds in registers): %.1f%%\n", r->gflops,
-         r->bounds.fma_gflops, 100 * r->gflops / r->bounds.fma_gflops);
+  if (r->bounds.fma_gflops > 0)
+    printf("arithmetic  %10.1f GFLOP/s of %.1f (multiply-adds in registers): %.1f%%\n", r->gflops,
+           r->bounds.fma_gflops, 100 * r->gflops / r->bounds.fma_gflops);
+  else
+    printf("arithmetic  %10.1f GFLOP/s\n", r->gflops);
   printf("\n%-22s %6s %10s %8s %12s %10s\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
   for (int i = 0; i < r->num_ops; i++) {
     const fx_bench_op *op = &r->ops[i];
@@ -49,8 +51,9 @@ static void print_step(const fx_bench_step_report *r) {
     printf("%-22s %6d %10.3f %7.1f%% %12.1f %10.1f\n", op->name, op->calls, op->ms,
            100 * op->ms / r->kernel_ms, op->gflop / seconds, op->gbyte / seconds);
   }
-  printf("%-22s %6s %10s %8s %12.1f %10.1f\n", "bound", "", "", "", r->bounds.fma_gflops,
-         r->bounds.copy_gbps);
+  if (r->bounds.fma_gflops > 0)
+    printf("%-22s %6s %10s %8s %12.1f %10.1f\n", "bound", "", "", "", r->bounds.fma_gflops,
+           r->bounds.copy_gbps);
   char memory[FX_MEMORY_TEXT];
   fx_memory_print(&r->memory, memory);
   printf("\nmemory planned %s\n       VmHWM %.1f MiB (%+.1f%%)\n", memory, (double)r->peak_bytes / 1048576.0,

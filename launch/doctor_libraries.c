@@ -26,19 +26,15 @@ static void report_devices(fx_doctor *doctor, const fx_cuda_probe *probe) {
   json_t *list = json_array();
   for (int i = 0; i < probe->count; i++) {
     const fx_cuda_info *d = &probe->device[i];
+    char text[192];
     json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:I}", "name", d->name, "sm",
                                           d->major * 10 + d->minor, "multiprocessors", d->multiprocessors,
                                           "memory_bytes", (json_int_t)d->memory));
+    snprintf(text, sizeof text, "%d: %s, sm_%d%d, %d multiprocessors, %.1f GiB", i, d->name, d->major,
+             d->minor, d->multiprocessors, (double)d->memory / (1024.0 * 1024.0 * 1024.0));
+    json_array_append_new(doctor->texts, json_pack("[ss]", "gpu", text));
   }
   fx_doctor_fact(doctor, "cuda_gpus", list, NULL, NULL);
-  for (int i = 0; i < probe->count; i++) {
-    const fx_cuda_info *d = &probe->device[i];
-    char key[32];
-    snprintf(key, sizeof key, "cuda_gpu_%d", i);
-    fx_doctor_fact(doctor, key, json_string(d->name), "gpu", "%d: %s, sm_%d%d, %d multiprocessors, %.1f GiB",
-                   i, d->name, d->major, d->minor, d->multiprocessors,
-                   (double)d->memory / (1024.0 * 1024.0 * 1024.0));
-  }
 }
 
 static void report_cuda(fx_doctor *doctor) {

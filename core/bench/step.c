@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/bench/step.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,7 +185,12 @@ fx_status fx_bench_step(const fx_config *config, int steps, bool snapshot, fx_be
     fx_stepper_account(b.stepper, &report->memory);
     status = measure(&b, steps, report);
     report->peak_bytes = fx_memory_peak();
-    if (status == FX_OK) report->bounds = fx_machine_measure(b.device->threads);
+    bool cpu = b.device->backend == FX_BACKEND_CPU;
+    if (cpu)
+      snprintf(report->device, sizeof report->device, "%d threads, %s", b.device->threads, b.device->isa);
+    else
+      snprintf(report->device, sizeof report->device, "GPU, %s", b.device->isa);
+    if (status == FX_OK && cpu) report->bounds = fx_machine_measure(b.device->threads);
   }
   destroy(&b);
   return status;

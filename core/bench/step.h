@@ -34,7 +34,8 @@ typedef struct fx_bench_step_report {
   double capture_ms, first_step_ms;
   fx_bench_op ops[FX_BENCH_OPS]; /* of a typical step, slowest first */
   int num_ops;
-  fx_machine_bounds bounds;
+  char device[64];          /* "2 threads, avx512", "GPU, sm_90a" */
+  fx_machine_bounds bounds; /* of the processor; zero on a GPU, which is not measured */
   fx_memory_account memory;
   int64_t peak_bytes; /* VmHWM after the steps */
 } fx_bench_step_report;

@@ -180,12 +180,14 @@ static fx_status capture(fx_trainer *run) {
 static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   char memory[FX_MEMORY_TEXT];
-  fx_info(
-      run->job->log,
-      "%lld parameters | %s | %d threads a rank, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
-      (long long)fx_model_num_params(run->model), run->topology_text, run->device->threads, run->device->isa,
-      run->device->gemm_name, (long long)train->global_batch_size, (long long)train->seq_length,
-      (long long)micro_steps(run));
+  char compute[64] = "GPU";
+  if (run->device->backend == FX_BACKEND_CPU)
+    snprintf(compute, sizeof compute, "%d threads a rank", run->device->threads);
+  fx_info(run->job->log,
+          "%lld parameters | %s | %s, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
+          (long long)fx_model_num_params(run->model), run->topology_text, compute, run->device->isa,
+          run->device->gemm_name, (long long)train->global_batch_size, (long long)train->seq_length,
+          (long long)micro_steps(run));
   fx_info(run->job->log, "%lld training tokens (%lld samples an epoch), %lld validation tokens, attention %s",
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),

@@ -23,15 +23,15 @@ typedef struct fixture {
 typedef struct fixture_options {
   int threads;
   fx_exec_mode mode;
-  bool poison, keep_logits;
+  bool poison, keep_logits, cuda;
   fx_comm *dp;
   int64_t bucket_elements;
 } fixture_options;
 
-static inline void fixture_inputs(const fx_attention_setup *attention, fx_inputs **out) {
+static inline void fixture_inputs(const fx_attention_setup *attention, fx_device *device, fx_inputs **out) {
   CHECK_OK(fx_inputs_create(2, out));
   CHECK_OK(fx_step_declare_inputs(*out, attention));
-  CHECK_OK(fx_inputs_allocate(*out));
+  CHECK_OK(fx_inputs_allocate_on(*out, device));
 }
 
 static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t T, fixture_options options) {
@@ -39,11 +39,13 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
   f->B = B;
   f->T = T;
   if (!CHECK_OK(fx_config_parse(yaml, "fixture", &f->config))) return false;
-  if (!CHECK_OK(fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
+  if (!CHECK_OK(options.cuda
+                    ? fx_device_create_cuda(0, &f->device)
+                    : fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
     return false;
-  if (!CHECK_OK(fx_model_create(f->config, &f->model))) return false;
-  if (!CHECK_OK(fx_attention_setup_create(f->config, FX_BACKEND_CPU, B, T, &f->attention))) return false;
-  fixture_inputs(f->attention, &f->inputs);
+  if (!CHECK_OK(fx_model_create_on(f->config, f->device, &f->model))) return false;
+  if (!CHECK_OK(fx_attention_setup_create(f->config, f->device->backend, B, T, &f->attention))) return false;
+  fixture_inputs(f->attention, f->device, &f->inputs);
   fx_step_config step = {.model = f->model,
                          .B = B,
                          .T = T,

@@ -149,7 +149,7 @@ static void plan_cache_names_what_changed(void) {
   /* another length */
   fx_attention_setup *shorter = windowed(9), *narrower = windowed(10);
   fx_inputs *inputs = NULL;
-  fixture_inputs(shorter, &inputs);
+  fixture_inputs(shorter, f.device, &inputs);
   CHECK_OK(fx_stepper_reconfigure(f.stepper, shorter, inputs));
   if (!fixture_prepare(&f, train, 1)) return;
   CHECK_STR(fx_stepper_miss_reason(f.stepper), "sequence length 70 -> 33");
@@ -175,8 +175,8 @@ static void plan_cache_names_what_changed(void) {
   CHECK_INT(status, FX_ERR_GRAPH);
   CHECK_HAS(fx_error_text(), "number 9");
   CHECK_HAS(fx_error_text(), "sequence length 70 -> 33");
-  fixture_fini(&f);
   fx_inputs_destroy(inputs);
+  fixture_fini(&f);
   fx_attention_setup_destroy(shorter);
   fx_attention_setup_destroy(narrower);
   for (int i = 0; i < 20; i++) fx_attention_setup_destroy(more[i]);

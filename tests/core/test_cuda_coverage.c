@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every op that the plans of a model run on the CPU has a CUDA kernel; needs no GPU. */
+#include <stdio.h>
+
+#include "attention/flex_attention.h"
+#include "tests/core/fixture.h"
+
+static const char *const g_models[] = {
+    "model: {model_type: llama, vocab_size: 61, hidden_size: 48, num_hidden_layers: 2, num_attention_heads: "
+    "6, "
+    "num_key_value_heads: 2, intermediate_size: 40, max_position_embeddings: 256, dropout: 0.1}\n",
+    "model: {model_type: gpt2, vocab_size: 61, hidden_size: 48, num_hidden_layers: 2, num_attention_heads: "
+    "3, "
+    "max_position_embeddings: 256, bias: true, tie_word_embeddings: true}\n"};
+
+static void every_op_has_a_cuda_kernel(void) {
+  static const fx_phase phases[] = {FX_PHASE_MICRO_ONLY, FX_PHASE_MICRO_FIRST, FX_PHASE_MICRO_LAST,
+                                    FX_PHASE_UPDATE,     FX_PHASE_EVAL,        FX_PHASE_LOGITS};
+  enum { PHASES = sizeof phases / sizeof phases[0] };
+  bool attention = fx_flex_attention_runs_on(FX_BACKEND_CUDA, 64);
+  int kernels = 0;
+  for (size_t m = 0; m < sizeof g_models / sizeof g_models[0]; m++) {
+    fixture f;
+    if (!fixture_init(&f, g_models[m], 2, 16, (fixture_options){.keep_logits = true})) return;
+    if (!fixture_prepare(&f, phases, PHASES)) return;
+    for (int p = 0; p < PHASES; p++) {
+      const fx_graph *graph = fx_plan_graph(fx_stepper_plan(f.stepper, phases[p]));
+      for (int n = 0; n < fx_graph_num_nodes(graph); n++) {
+        const fx_node *node = fx_graph_node(graph, n);
+        if (node->dead || !node->op->kernel[FX_BACKEND_CPU]) continue;
+        bool missing = !attention && strncmp(node->op->name, "flex_attention", 14) == 0;
+        CHECK_MSG(missing || node->op->kernel[FX_BACKEND_CUDA], "%s: op %s has no CUDA kernel",
+                  fx_phase_name(phases[p]), node->op->name);
+        kernels++;
+      }
+    }
+    fixture_fini(&f);
+  }
+  CHECK_MSG(kernels > 100, "only %d kernels were looked at", kernels);
+}
+
+static const fx_test tests[] = {{"every op has a CUDA kernel", every_op_has_a_cuda_kernel}};
+FX_TEST_MAIN("cuda coverage", tests)
