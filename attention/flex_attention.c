@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/cpu/flex_attention_cpu.h"
+#include "attention/cuda/flex_attention_cuda.h"
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/elementwise.h"
 
@@ -146,7 +147,9 @@ static const fx_op g_flex_attention_grad = {
     .infer = grad_infer,
     .cost = grad_cost,
     .workspace = fx_flex_attention_grad_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_grad_cpu},
+    .workspace_cuda = fx_flex_attention_grad_workspace_cuda,
+    .kernel =
+        {[FX_BACKEND_CPU] = fx_flex_attention_grad_cpu, [FX_BACKEND_CUDA] = fx_flex_attention_grad_cuda},
 };
 
 void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out, fx_value lse,
@@ -204,7 +207,8 @@ static const fx_op g_flex_attention = {
     .vjp = forward_vjp,
     .cost = forward_cost,
     .workspace = fx_flex_attention_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_cpu},
+    .workspace_cuda = fx_flex_attention_workspace_cuda,
+    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_cpu, [FX_BACKEND_CUDA] = fx_flex_attention_cuda},
 };
 
 fx_value fx_flex_attention(fx_graph *graph, fx_value q, fx_value k, fx_value v,
@@ -252,7 +256,9 @@ static const fx_op g_flex_attention_partial = {
     .infer = partial_infer,
     .cost = forward_cost,
     .workspace = fx_flex_attention_workspace_cpu,
-    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_partial_cpu},
+    .workspace_cuda = fx_flex_attention_workspace_cuda,
+    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_partial_cpu,
+               [FX_BACKEND_CUDA] = fx_flex_attention_partial_cuda},
 };
 
 void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value v,
@@ -289,7 +295,8 @@ static const fx_op g_flex_attention_finish = {
     .num_out = 2,
     .attr_bytes = sizeof(finish_attr),
     .infer = finish_infer,
-    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_finish_cpu},
+    .kernel =
+        {[FX_BACKEND_CPU] = fx_flex_attention_finish_cpu, [FX_BACKEND_CUDA] = fx_flex_attention_finish_cuda},
 };
 
 fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, fx_value sinks, fx_dtype dtype,
@@ -302,11 +309,12 @@ fx_value fx_flex_attention_finish(fx_graph *graph, fx_attention_running state, f
 }
 
 void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_t tile[2]) {
-  (void)backend;
-  fx_flex_attention_tile_cpu(backward, D, tile);
+  if (backend == FX_BACKEND_CUDA)
+    fx_flex_attention_tile_cuda(backward, D, tile);
+  else
+    fx_flex_attention_tile_cpu(backward, D, tile);
 }
 
 bool fx_flex_attention_runs_on(fx_backend backend, int32_t D) {
-  (void)D;
-  return g_flex_attention.kernel[backend] && g_flex_attention_grad.kernel[backend];
+  return backend == FX_BACKEND_CPU || fx_flex_attention_runs_on_cuda(D);
 }

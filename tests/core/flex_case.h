@@ -30,8 +30,8 @@ static inline void flex_results_free(flex_results *r) {
 }
 
 /* "{...}" of the attention section for a model of these heads; NULL after a failed check. */
-static inline fx_attention_setup *flex_setup(const flex_case *c, const char *name, const char *attention,
-                                             const char *compiler) {
+static inline fx_attention_setup *flex_setup_for(fx_backend backend, const flex_case *c, const char *name,
+                                                 const char *attention, const char *compiler) {
   char yaml[2048];
   fx_config *config = NULL;
   fx_attention_setup *setup = NULL;
@@ -42,9 +42,14 @@ static inline fx_attention_setup *flex_setup(const flex_case *c, const char *nam
            "train: {seq_length: %d, micro_batch_size: %d, global_batch_size: %d}\nruntime: {compiler: %s}\n",
            c->H, c->K, c->D, attention, c->T, c->B, c->B, compiler);
   if (!CHECK_OK(fx_config_parse(yaml, name, &config))) return NULL;
-  CHECK_OK(fx_attention_setup_create(config, FX_BACKEND_CPU, c->B, c->T, &setup));
+  CHECK_OK(fx_attention_setup_create(config, backend, c->B, c->T, &setup));
   fx_config_destroy(config);
   return setup;
+}
+
+static inline fx_attention_setup *flex_setup(const flex_case *c, const char *name, const char *attention,
+                                             const char *compiler) {
+  return flex_setup_for(FX_BACKEND_CPU, c, name, attention, compiler);
 }
 
 static inline fx_value flex_constant(fx_graph *g, const char *name, const void *data, fx_type type) {

@@ -14,10 +14,16 @@ extern "C" {
 
 /* Bad data that a kernel met first, in pinned memory; the layout of `fault` in ops/cuda/embedding.cu. */
 typedef struct fx_cuda_fault {
-  int32_t kind; /* 0: none; 1: embedding id; 2: target */
+  int32_t kind; /* 0: none; 1: embedding id; 2: target; 3: index of an attention score */
   int32_t id;
   int64_t place, limit;
 } fx_cuda_fault;
+
+/* Kernels that a higher layer (attention/cuda) compiles when they are first asked for. */
+typedef struct fx_cuda_late {
+  void *kernels;
+  void (*destroy)(void *kernels); /* called with the device's context current */
+} fx_cuda_late;
 
 typedef struct fx_cuda_context {
   const fx_cuda_driver *driver;
@@ -27,7 +33,8 @@ typedef struct fx_cuda_context {
   fx_cuda_info info;
   struct fx_cuda_kernels *kernels; /* ops/cuda/kernels_cuda.h */
   struct fx_cuda_gemm *gemm;       /* ops/cuda/gemm.h */
-  fx_cuda_fault *fault;            /* readable by host and device */
+  fx_cuda_late *late;
+  fx_cuda_fault *fault; /* readable by host and device */
 } fx_cuda_context;
 
 #ifdef __cplusplus

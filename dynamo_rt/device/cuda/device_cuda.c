@@ -18,6 +18,7 @@
 typedef struct cuda_device {
   fx_device base;
   fx_cuda_context context;
+  fx_cuda_late late;
   void *stream[FX_LANE_COUNT];
 } cuda_device;
 
@@ -129,6 +130,10 @@ static fx_status cuda_event_wait(fx_device *base, fx_lane lane, fx_event *event)
 static fx_status report_fault(fx_cuda_fault *fault) {
   fx_cuda_fault f = *fault;
   memset(fault, 0, sizeof *fault);
+  if (f.kind == 3)
+    return fx_error(FX_ERR_DATA,
+                    "an index in the score of this attention variant leaves its buffer for a pair that "
+                    "the mask lets through; bound it with min and max, or mask the pair");
   if (f.kind == 1)
     return fx_error(
         FX_ERR_DATA,
@@ -181,6 +186,7 @@ static void cuda_destroy(fx_device *base) {
   if (enter(base) == FX_OK) {
     driver->context_sync();
     fx_cuda_gemm_close(device->context.gemm);
+    if (device->late.kernels) device->late.destroy(device->late.kernels);
     fx_cuda_kernels_unload(device->context.kernels);
     if (device->context.fault) driver->memory_free_host(device->context.fault);
     for (int l = 0; l < FX_LANE_COUNT; l++)
@@ -230,6 +236,7 @@ static fx_status choose(int ordinal, fx_cuda_context *context) {
 static fx_status fill_context(cuda_device *device) {
   fx_cuda_context *context = &device->context;
   const fx_cuda_driver *driver = context->driver;
+  context->late = &device->late;
   FX_TRY(enter(&device->base));
   for (int l = 0; l < FX_LANE_COUNT; l++)
     FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "attention/cuda/flash_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/cuda/emit_cuda.h"
+#include "attention/cuda/sources.h"
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/codegen/cuda/nvrtc.h"
+
+/* Kernels of a module: X(NAME, name in the source, of the backward) */
+#define FX_FLASH_KERNELS(X)            \
+  X(FORWARD, "flex_fwd", false)        \
+  X(FINISH, "flex_finish", false)      \
+  X(PREPARE, "flex_bwd_prepare", true) \
+  X(SINKS, "flex_bwd_sinks", true)     \
+  X(KEY_BLOCKS, "flex_bwd_keys", true) \
+  X(ROW_BLOCKS, "flex_bwd_rows", true)
+
+enum {
+#define FX_FLASH_ENUM(name, text, backward) KERNEL_##name,
+  FX_FLASH_KERNELS(FX_FLASH_ENUM)
+#undef FX_FLASH_ENUM
+      KERNEL_COUNT
+};
+
+static const struct {
+  const char *name;
+  bool backward;
+} g_kernels[] = {
+#define FX_FLASH_ROW(name, text, backward) {text, backward},
+    FX_FLASH_KERNELS(FX_FLASH_ROW)
+#undef FX_FLASH_ROW
+};
+
+static const int32_t g_dims[] = {64, 96, 128, 256};
+
+bool fx_flash_has_dim(int32_t D) {
+  for (size_t i = 0; i < sizeof g_dims / sizeof g_dims[0]; i++)
+    if (g_dims[i] == D) return true;
+  return false;
+}
+
+fx_status fx_flash_key_check(const fx_flash_key *key) {
+  if (!fx_flash_has_dim(key->D))
+    return fx_error(FX_ERR_UNSUPPORTED, "attention on CUDA: head dimension %d, expected 64, 96, 128 or 256",
+                    key->D);
+  if (key->dtype != FX_F32 && key->dtype != FX_BF16 && key->dtype != FX_F16)
+    return fx_error(FX_ERR_UNSUPPORTED, "attention on CUDA: no kernels for %s", fx_dtype_name(key->dtype));
+  if (key->R < 0 || key->R > 2)
+    return fx_error(FX_ERR_UNSUPPORTED, "attention on CUDA: limits of %d intervals a row, at most 2", key->R);
+  return FX_OK;
+}
+
+/* ---- source ---- */
+
+static const char *source_text(const char *name) {
+  for (int i = 0; i < fx_cuda_attention_sources_count; i++)
+    if (strcmp(fx_cuda_attention_sources[i].name, name) == 0) return fx_cuda_attention_sources[i].text;
+  FX_ASSERT(false);
+  return "";
+}
+
+static void append_file(FILE *out, const char *name) {
+  fprintf(out, "#line 1 \"%s\"\n", name);
+  fputs(source_text(name), out);
+}
+
+fx_status fx_flash_source(const fx_flash_key *key, char **source) {
+  char *variant = NULL, *text = NULL;
+  size_t size = 0;
+  int type = key->dtype == FX_F32 ? 0 : key->dtype == FX_BF16 ? 1 : 2;
+  FX_TRY(fx_emit_cuda(key->variant, &variant));
+  FILE *out = open_memstream(&text, &size);
+  if (!out) {
+    free(variant);
+    return fx_error(FX_ERR_MEMORY, "no memory for generated code");
+  }
+  fprintf(out,
+          "#define FX_D %d\n#define FX_TYPE %d\n#define FX_R %d\n#define FX_ASK %d\n#define FX_PARTIAL %d\n",
+          key->D, type, key->R, key->ask, key->pass == FX_FLASH_PARTIAL);
+  fputs("#pragma nv_diag_suppress 177\n" /* functions that this kernel does not use */
+        "typedef signed char int8_t;\ntypedef int int32_t;\ntypedef unsigned uint32_t;\n"
+        "typedef long long int64_t;\ntypedef unsigned long long uint64_t;\n",
+        out);
+  append_file(out, "flash_args.h");
+  fputs(variant, out);
+  append_file(out, "flash_tile.cuh");
+  append_file(out, key->pass == FX_FLASH_BACKWARD ? "flash_bwd.cu" : "flash_fwd.cu");
+  free(variant);
+  bool failed = ferror(out) != 0;
+  if (fclose(out) != 0 || failed) {
+    free(text);
+    return fx_error(FX_ERR_MEMORY, "no memory for generated code");
+  }
+  *source = text;
+  return FX_OK;
+}
+
+fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_image *out) {
+  static const char *const options[] = {"--fmad=false"};
+  char *source = NULL;
+  FX_TRY(fx_flash_key_check(key));
+  FX_TRY(fx_flash_source(key, &source));
+  fx_status status = fx_nvrtc_compile(
+      source, key->pass == FX_FLASH_BACKWARD ? "flash_bwd.cu" : "flash_fwd.cu", arch, options, 1, out);
+  free(source);
+  return status;
+}
+
+/* ---- modules ---- */
+
+typedef struct module_id {
+  fx_hash128 variant;
+  int32_t pass, dtype, D, R, ask, plain;
+} module_id;
+
+struct fx_flash_module {
+  module_id id;
+  fx_cuda_module *loaded;
+  fx_cuda_function function[KERNEL_COUNT];
+  unsigned shared[KERNEL_COUNT];
+  fx_flash_module *next;
+};
+
+/* Bytes of dynamic shared memory: `fixed` rows that stay, `step` rows a stage twice; fp32 kernels have a
+ * piece of 16 x (step + 4) floats a warp. The sums of flash_fwd.cu and flash_bwd.cu. */
+static unsigned shared_bytes(const module_id *id, int fixed, int step, int warps) {
+  int size = id->dtype == FX_F32 ? 4 : 2, stages = id->dtype == FX_F32 ? 1 : 2;
+  int row = id->D * size + 16, pieces = id->dtype == FX_F32 ? warps * 16 * (step + 4) * 4 : 0;
+  return (unsigned)((fixed + stages * 2 * step) * row + pieces);
+}
+
+static void plan_shared(fx_flash_module *module) {
+  const module_id *id = &module->id;
+  bool wide = id->D > 128;
+  int step = id->dtype == FX_F32 && wide ? 16 : 32;
+  module->shared[KERNEL_FORWARD] = shared_bytes(id, FX_FLASH_TILE, wide ? 32 : 64, 4);
+  module->shared[KERNEL_KEY_BLOCKS] = shared_bytes(id, 2 * FX_FLASH_TILE, step, wide ? 8 : 4);
+  module->shared[KERNEL_ROW_BLOCKS] = shared_bytes(id, 2 * FX_FLASH_TILE, step, 4);
+}
+
+static void destroy_modules(void *first) {
+  for (fx_flash_module *module = first, *next; module; module = next) {
+    next = module->next;
+    fx_cuda_module_unload(module->loaded);
+    free(module);
+  }
+}
+
+static fx_status load_functions(fx_flash_module *module) {
+  for (int i = 0; i < KERNEL_COUNT; i++) {
+    if (g_kernels[i].backward != (module->id.pass == FX_FLASH_BACKWARD)) continue;
+    FX_TRY(fx_cuda_module_function(module->loaded, g_kernels[i].name, &module->function[i]));
+    if (module->shared[i] > 0)
+      FX_TRY(fx_cuda_function_allow_shared(&module->function[i], (int)module->shared[i]));
+  }
+  return FX_OK;
+}
+
+static fx_status create(const fx_cuda_context *context, const fx_flash_key *key, const module_id *id,
+                        fx_flash_module **out) {
+  fx_cache_image image = {NULL, 0};
+  FX_TRY(fx_flash_cubin(key, context->arch, &image));
+  fx_flash_module *module = NULL;
+  fx_status status;
+  FX_TRY_GOTO(fx_calloc(&module, 1, sizeof *module), free_image);
+  module->id = *id;
+  plan_shared(module);
+  FX_TRY_GOTO(fx_cuda_module_load(context->driver, &image, &module->loaded), destroy_module);
+  FX_TRY_GOTO(load_functions(module), destroy_module);
+  *out = module;
+  module = NULL;
+destroy_module:
+  destroy_modules(module);
+free_image:
+  free(image.data);
+  return status;
+}
+
+fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key *key,
+                              const fx_flash_module **out) {
+  module_id id;
+  memset(&id, 0, sizeof id);
+  if (key->variant) id.variant = key->variant->hash;
+  id.plain = !key->variant;
+  id.pass = key->pass, id.dtype = key->dtype, id.D = key->D, id.R = key->R, id.ask = key->ask;
+  fx_flash_module *found = context->late->kernels;
+  while (found && memcmp(&found->id, &id, sizeof id) != 0) found = found->next;
+  if (!found) {
+    FX_TRY(create(context, key, &id, &found));
+    found->next = context->late->kernels;
+    context->late->kernels = found;
+    context->late->destroy = destroy_modules;
+  }
+  *out = found;
+  return FX_OK;
+}
+
+/* ---- launches ---- */
+
+static fx_status launch(const fx_flash_module *module, int kernel, fx_cuda_dim grid, unsigned threads,
+                        const fx_flash_args *args, void *stream) {
+  void *parameters[] = {(void *)(uintptr_t)args};
+  return fx_cuda_launch(&module->function[kernel], grid, (fx_cuda_dim){threads, 1, 1}, module->shared[kernel],
+                        stream, parameters);
+}
+
+static fx_cuda_dim grid_of(int32_t length, int32_t size, int32_t heads, int32_t B) {
+  return (fx_cuda_dim){(unsigned)((length + size - 1) / size), (unsigned)heads, (unsigned)B};
+}
+
+fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
+  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, args,
+                stream);
+}
+
+fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
+  return launch(module, KERNEL_FINISH, grid_of(args->Tpad, 4, args->H, args->B), 128, args, stream);
+}
+
+fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
+  FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, args,
+                stream));
+  if (args->dsinks)
+    FX_TRY(launch(module, KERNEL_SINKS, (fx_cuda_dim){(unsigned)args->H, 1, 1}, 256, args, stream));
+  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, grid_of(args->T_kv, FX_FLASH_TILE, args->K, args->B),
+                module->id.D > 128 ? 256 : 128, args, stream));
+  return launch(module, KERNEL_ROW_BLOCKS, grid_of(args->T_q, FX_FLASH_TILE, args->H, args->B), 128, args,
+                stream);
+}

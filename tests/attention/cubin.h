@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registers and stack bytes of a kernel, read from a cubin: an ELF file whose .nv.info section lists, for
+ * every function's symbol, attributes of (format, attribute, bytes, symbol, value). */
+#ifndef FX_TESTS_ATTENTION_CUBIN_H
+#define FX_TESTS_ATTENTION_CUBIN_H
+
+#include <elf.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "dynamo_rt/base/cache.h"
+
+typedef struct cubin_usage {
+  int registers, stack; /* -1: not found */
+} cubin_usage;
+
+static inline const Elf64_Shdr *cubin_section(const fx_cache_image *image, const char *name) {
+  const Elf64_Ehdr *elf = (const void *)image->data;
+  const Elf64_Shdr *section = (const void *)(image->data + elf->e_shoff);
+  const char *names = (const char *)image->data + section[elf->e_shstrndx].sh_offset;
+  for (int i = 0; i < elf->e_shnum; i++)
+    if (strcmp(names + section[i].sh_name, name) == 0) return &section[i];
+  return NULL;
+}
+
+/* Number of the function's symbol; 0: none. */
+static inline uint32_t cubin_symbol(const fx_cache_image *image, const char *function) {
+  const Elf64_Shdr *symbols = cubin_section(image, ".symtab"), *strings = cubin_section(image, ".strtab");
+  if (!symbols || !strings) return 0;
+  const Elf64_Sym *symbol = (const void *)(image->data + symbols->sh_offset);
+  const char *names = (const char *)image->data + strings->sh_offset;
+  for (uint32_t i = 1; i < symbols->sh_size / sizeof *symbol; i++)
+    if (ELF64_ST_TYPE(symbol[i].st_info) == STT_FUNC && strcmp(names + symbol[i].st_name, function) == 0)
+      return i;
+  return 0;
+}
+
+static inline cubin_usage cubin_usage_of(const fx_cache_image *image, const char *function) {
+  enum { SIZED = 4, FRAME_SIZE = 0x11, REGISTERS = 0x2f };
+  cubin_usage usage = {-1, -1};
+  const Elf64_Shdr *info = cubin_section(image, ".nv.info");
+  uint32_t symbol = cubin_symbol(image, function);
+  if (!info || symbol == 0) return usage;
+  const unsigned char *at = image->data + info->sh_offset, *end = at + info->sh_size;
+  while (at + 4 <= end) {
+    uint16_t bytes;
+    uint32_t pair[2] = {0, 0};
+    memcpy(&bytes, at + 2, sizeof bytes);
+    bool sized = at[0] == SIZED;
+    if (sized && bytes == sizeof pair) memcpy(pair, at + 4, sizeof pair);
+    if (pair[0] == symbol && at[1] == FRAME_SIZE) usage.stack = (int)pair[1];
+    if (pair[0] == symbol && at[1] == REGISTERS) usage.registers = (int)pair[1];
+    at += 4 + (sized ? bytes : 0);
+  }
+  return usage;
+}
+
+#endif
