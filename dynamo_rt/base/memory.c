@@ -18,8 +18,8 @@ fx_status fx_calloc(void *out, size_t count, size_t size) {
 
 fx_status fx_alloc_aligned(void *out, size_t bytes) {
   const size_t alignment = bytes >= HUGE_FROM ? HUGE_PAGE : FX_ALIGN;
-  void *memory = aligned_alloc(alignment, fx_align_up(bytes ? bytes : 1, FX_ALIGN));
-  if (!memory)
+  void *memory = NULL;
+  if (posix_memalign(&memory, alignment, fx_align_up(bytes ? bytes : 1, FX_ALIGN)) != 0)
     return fx_error(FX_ERR_MEMORY, "out of host memory for %.1f MiB; use a smaller model or micro_batch_size",
                     (double)bytes / 1048576.0);
 #ifdef MADV_HUGEPAGE

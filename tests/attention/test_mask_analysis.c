@@ -319,7 +319,8 @@ static void random_expressions(void) {
     if (mask != FX_EX_NONE) check_random(r.pool, mask, 1, r.buffer, r.uniform, seed, "any");
     random_destroy(&r);
   }
-  CHECK_MSG(g_forms[FX_MASK_FORM_EXPRESSION] > 50, "only %d expressions", g_forms[FX_MASK_FORM_EXPRESSION]);
+  CHECK_MSG(g_forms[FX_MASK_FORM_EXPRESSION] > FX_TEST_CASES(50), "only %d expressions",
+            g_forms[FX_MASK_FORM_EXPRESSION]);
 }
 
 static uint64_t g_random;
@@ -395,7 +396,8 @@ static void random_limits(void) {
   }
   CHECK_MSG(g_forms[FX_MASK_FORM_LIMITS] > FX_TEST_CASES(400), "only %d are limits",
             g_forms[FX_MASK_FORM_LIMITS]);
-  CHECK_MSG(g_forms[FX_MASK_FORM_EXPRESSION] > 100, "only %d expressions", g_forms[FX_MASK_FORM_EXPRESSION]);
+  CHECK_MSG(g_forms[FX_MASK_FORM_EXPRESSION] > FX_TEST_CASES(100), "only %d expressions",
+            g_forms[FX_MASK_FORM_EXPRESSION]);
 }
 
 static const fx_test g_tests[] = {
