@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/base/memory.h"
 
-#define FX_BOUND_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
 enum { LANES = FX_BOUND_LANES };
 #define FX_BOUND_LIMIT ((int64_t)1 << 62)
 
@@ -317,8 +316,8 @@ static void run_first(const instr *in, const int32_t *x, int n, const int64_t *k
   *finger = at;
 }
 
-FX_BOUND_CLONES static void run_columns(const fx_bound_code *code, const fx_interp_inputs *inputs, int n,
-                                        const row *rows, int64_t *fingers, column *col) {
+FX_ISA_CLONES static void run_columns(const fx_bound_code *code, const fx_interp_inputs *inputs, int n,
+                                      const row *rows, int64_t *fingers, column *col) {
   for (int32_t c = 0; c < code->count; c++) {
     const instr *in = &code->code[c];
     int64_t *to = col[c];

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention/mask/check.h"
 
-#define FX_CHECK_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
+#include "dynamo_rt/base/isa.h"
 
 /* What is wrong with x[i], i > 0, given its predecessor: 1 range, 2 order, 4 segment start, 8 segment end. A
  * segment buffer keeps its value or jumps to i: with x[0] = 0 that is x[x[i]] == x[i] <= i and monotone. One
@@ -14,8 +13,8 @@ static inline __attribute__((always_inline)) int32_t wrong_at(const fx_ex_buffer
   return (range | order << 1 | start << 2 | end << 3) & asked;
 }
 
-FX_CHECK_CLONES static int32_t any_wrong(const fx_ex_buffer *declared, const int32_t *x, int64_t count,
-                                         int32_t asked) {
+FX_ISA_CLONES static int32_t any_wrong(const fx_ex_buffer *declared, const int32_t *x, int64_t count,
+                                       int32_t asked) {
   int32_t wrong = 0;
   fx_ex_buffer d = {.lo = declared->lo, .hi = declared->hi};
   for (int64_t i = 1; i < count; i++) wrong |= wrong_at(&d, x[i - 1], x[i], (int32_t)i, asked);

@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "attention/mask/interval_ops.h"
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/base/memory.h"
-
-#define FX_INTERVAL_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
 
 typedef struct instr {
   uint8_t op, type, arg_type, num_args; /* arg_type: of the first argument, of a branch for SELECT */
@@ -354,7 +352,7 @@ static void eval_leaf(const fx_interval_run *run, const instr *in, fx_lanes_out 
   }
 }
 
-FX_INTERVAL_CLONES static void eval(const fx_interval_run *run, int32_t begin, int32_t end) {
+FX_ISA_CLONES static void eval(const fx_interval_run *run, int32_t begin, int32_t end) {
   for (int32_t i = begin; i < end; i++) {
     const instr *in = &run->code->code[i];
     fx_lanes_out to = {fx_interval_own(run, i, 0), fx_interval_own(run, i, 1)};

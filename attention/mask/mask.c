@@ -7,9 +7,9 @@
 #include "attention/mask/check.h"
 #include "attention/mask/classify.h"
 #include "attention/mask/symbolic.h"
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/base/memory.h"
 
-#define FX_MASK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
 enum { LANES = FX_BOUND_LANES, MAX_SLOTS = FX_SYMBOLIC_MAX };
 
 /* Rows that creating a program may look at, to learn that more than R candidates never meet in one row. */
@@ -233,8 +233,8 @@ size_t fx_mask_limits_scratch(const fx_mask_program *program) {
 }
 
 /* One candidate a row: cut to the keys. */
-FX_MASK_CLONES static void store_one(int n, int64_t T_kv, const int64_t *lo, const int64_t *hi,
-                                     int32_t *to_lo, int32_t *to_hi) {
+FX_ISA_CLONES static void store_one(int n, int64_t T_kv, const int64_t *lo, const int64_t *hi, int32_t *to_lo,
+                                    int32_t *to_hi) {
   for (int i = 0; i < n; i++) {
     int64_t low = lo[i] > 0 ? lo[i] : 0, high = hi[i] < T_kv ? hi[i] : T_kv;
     to_lo[i] = low < high ? (int32_t)low : 0;
@@ -243,8 +243,8 @@ FX_MASK_CLONES static void store_one(int n, int64_t T_kv, const int64_t *lo, con
 }
 
 /* Two candidates a row: cut, put in order, joined where they touch. */
-FX_MASK_CLONES static void store_two(int n, int64_t T_kv, const int64_t *const *ends, int32_t *const *lo,
-                                     int32_t *const *hi) {
+FX_ISA_CLONES static void store_two(int n, int64_t T_kv, const int64_t *const *ends, int32_t *const *lo,
+                                    int32_t *const *hi) {
   const int64_t *a_lo = ends[0], *a_hi = ends[1], *b_lo = ends[2], *b_hi = ends[3];
   int32_t *lo0 = lo[0], *hi0 = hi[0], *lo1 = lo[1], *hi1 = hi[1];
   for (int i = 0; i < n; i++) {

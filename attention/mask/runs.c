@@ -11,9 +11,8 @@
 
 #include <string.h>
 
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/base/memory.h"
-
-#define FX_RUNS_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
 
 static fx_runs plan(int32_t Bm, int32_t block_length, int32_t tile_length, int32_t block, int32_t tile,
                     int32_t capacity) {
@@ -109,7 +108,7 @@ typedef struct ends {
   int32_t min_lo, max_lo, min_hi, max_hi, empty;
 } ends;
 
-FX_RUNS_CLONES static ends find_ends(const int32_t *lo, const int32_t *hi, int32_t count) {
+FX_ISA_CLONES static ends find_ends(const int32_t *lo, const int32_t *hi, int32_t count) {
   ends e = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 0};
   for (int32_t i = 0; i < count; i++) {
     int32_t empty = lo[i] >= hi[i], low = empty ? INT32_MAX : lo[i], high = empty ? INT32_MIN : hi[i];
@@ -123,7 +122,7 @@ FX_RUNS_CLONES static ends find_ends(const int32_t *lo, const int32_t *hi, int32
 }
 
 /* Rows that see some, and rows that see all, of keys [a, b). */
-FX_RUNS_CLONES static void look(const rows *r, int32_t a, int32_t b, int32_t *some, int32_t *all) {
+FX_ISA_CLONES static void look(const rows *r, int32_t a, int32_t b, int32_t *some, int32_t *all) {
   const int32_t *lo = r->lo[0], *hi = r->hi[0], *lo2 = r->lo[r->R - 1], *hi2 = r->hi[r->R - 1];
   int32_t touched = 0, covered = 0;
   for (int32_t i = 0; i < r->count; i++) {

@@ -3,10 +3,8 @@
 
 #include <math.h>
 
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/base/memory.h"
-
-#define FX_SUMMARY_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
 
 typedef struct ends_i {
   int32_t lo, hi;
@@ -28,7 +26,7 @@ size_t fx_summary_bytes(int64_t count) {
   return fx_align_up((size_t)blocks * sizeof(ends_i), FX_ALIGN);
 }
 
-FX_SUMMARY_CLONES static ends_i scan_ints(const int32_t *x, int64_t count) {
+FX_ISA_CLONES static ends_i scan_ints(const int32_t *x, int64_t count) {
   int32_t lo = x[0], hi = x[0];
   for (int64_t i = 1; i < count; i++) {
     lo = x[i] < lo ? x[i] : lo;

@@ -7,7 +7,7 @@
 #include "attention/lang/semantics.h"
 #include "attention/tile/ops.h"
 #include "attention/tile/tile.h"
-#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/base/isa.h"
 
 /* "omp simd" says that lanes do not depend on one another, which holds in place as well. */
 #define FX_LANE_LOOP(op, of, in, out_type, value)                                                  \

@@ -7,7 +7,7 @@
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/exec/trace.h"
-#include "dynamo_rt/ops/cpu/kernels_cpu.h"
+#include "dynamo_rt/base/isa.h"
 
 enum { REPEATS = 7, LANES = 16, CHAINS = 12, FMA_LOOPS = 1000000, COPY_BYTES = 256 << 20 };
 

@@ -4,16 +4,8 @@
 #ifndef FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
 #define FX_DYNAMO_RT_OPS_CPU_KERNELS_CPU_H
 
+#include "dynamo_rt/base/isa.h"
 #include "dynamo_rt/ops/op.h"
-
-/* Leaf functions over rows are compiled three times and chosen by the loader. OpenMP outlines a parallel body
- * into a function without the attribute, so the loop over rows stays in the caller. Sanitizers instrument the
- * resolvers, which run before their run time is ready: no clones there. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define FX_ISA_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), noinline))
-#else
-#define FX_ISA_CLONES
-#endif
 
 /* Reductions over rows (weight gradients of norms, biases, sums of squares) go through a fixed number of
  * chunks, summed in order, so that the result does not depend on the thread count. */
