@@ -86,12 +86,17 @@ static void on_signal(int number) {
   if (!g_stop || number != SIGUSR1) g_stop = number;
 }
 
+/* The handler has a stack of its own: oneDNN 2.6's generated products keep data below the stack pointer,
+ * beyond what the ABI protects, and a handler's frame there corrupts them (tests/integration/survive.sh). */
 static void catch_signals(void) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
+  static char memory[65536];
+  stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
   struct sigaction action;
+  sigaltstack(&stack, NULL);
   memset(&action, 0, sizeof action);
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) sigaction(numbers[i], &action, NULL);
 }
 

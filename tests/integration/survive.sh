@@ -51,6 +51,21 @@ check "and its checkpoint is good" "$FLEXION" ckpt verify "$TMP/usr1" > /dev/nul
 stopped=$(ls "$TMP/usr1" | grep -c '^step_')
 check "one step was saved" test "$stopped" -eq 1
 
+# A handler that runs on the stack of a product corrupts it about once in seven signals: twenty at other moments each.
+lost=0
+for ((i = 0; i < 20; i++)); do
+  rm -rf "$TMP/moment"
+  timeout 60 "$FLEXION" train "$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" runtime.threads=1 train.eval_interval=0 \
+    checkpoint.dir="$TMP/moment" checkpoint.interval=0 train.iters=100000 schedule.decay_iters=400 > "$TMP/moment.log" 2>&1 &
+  pid=$!
+  for _ in $(seq 200); do grep -q 'step 20/' "$TMP/moment.log" 2>/dev/null && break; sleep 0.02; done
+  sleep "0.0$((10 + i * 4))"
+  kill -USR1 "$(pgrep -P $pid)"
+  wait $pid
+  [ $? -eq 143 ] && "$FLEXION" ckpt verify "$TMP/moment" > /dev/null || lost=$((lost + 1))
+done
+check "a signal at any moment of a step saves ($lost of 20 did not)" test $lost -eq 0
+
 # A rank is killed at random moments, most of them around saves (every second step is one). mpirun kills the other rank
 # at once, in every tenth round after the two seconds that are its default.
 rounds=${FX_KILL_ROUNDS:-100}
