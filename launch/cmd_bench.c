@@ -10,6 +10,7 @@
 #include "core/bench/gemm.h"
 #include "core/bench/step.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
@@ -27,11 +28,6 @@ static void print_usage(FILE *stream) {
         "  --json      one JSON object on the last line\n"
         "  --help      this text\n",
         stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
 }
 
 static void print_step(const fx_bench_step_report *r) {
@@ -78,7 +74,7 @@ static void print_json(json_t *row) {
 static int bench_step(const fx_config *config, int steps, bool snapshot, bool json) {
   fx_bench_step_report r;
   fx_status status = fx_bench_step(config, steps, snapshot, &r);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   print_step(&r);
   if (!json) return 0;
   json_t *row = json_object();
@@ -109,7 +105,7 @@ static int bench_step(const fx_config *config, int steps, bool snapshot, bool js
 static int bench_gemm(const fx_config *config, bool json) {
   fx_bench_gemm_report r;
   fx_status status = fx_bench_gemm(config, &r);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   printf("%s, %d threads; %% of %.1f GFLOP/s (multiply-adds in registers)\n\n", r.provider, r.threads,
          r.bounds.fma_gflops);
   printf("%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s", "%");
@@ -164,27 +160,29 @@ int fx_cmd_bench(int argc, char **argv) {
       steps = strtol(optarg, &end, 10);
       break;
     default:
-      return report(fx_error(FX_ERR_USAGE, "bench does not know the option %s; see flexion bench --help",
-                             argv[optind - 1]));
+      return fx_report(fx_error(FX_ERR_USAGE, "bench does not know the option %s; see flexion bench --help",
+                                argv[optind - 1]));
     }
   }
   if (*end || steps < 1 || steps > 100)
-    return report(fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
+    return fx_report(
+        fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
   bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
        is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
   if (!is_step && !is_gemm)
-    return report(fx_error(FX_ERR_USAGE,
-                           "bench expects step, gemm or attention, got %s; see flexion bench --help",
-                           optind < argc ? argv[optind] : "nothing"));
+    return fx_report(fx_error(FX_ERR_USAGE,
+                              "bench expects step, gemm or attention, got %s; see flexion bench --help",
+                              optind < argc ? argv[optind] : "nothing"));
   if (is_gemm && snapshot)
-    return report(fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
+    return fx_report(
+        fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
   if (optind + 1 >= argc)
-    return report(
+    return fx_report(
         fx_error(FX_ERR_USAGE, "bench %s expects a YAML file; see flexion bench --help", argv[optind]));
   fx_config *config = NULL;
   fx_status status =
       fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   int code = is_step ? bench_step(config, (int)steps, snapshot, json) : bench_gemm(config, json);
   fx_config_destroy(config);
   return code;

@@ -9,6 +9,7 @@
 
 #include "core/bench/attention.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 enum { DEFAULT_STEPS = 7 };
 
@@ -40,16 +41,6 @@ static void print_usage(FILE *stream) {
         "  --json            one JSON object on the last line\n"
         "  --help            this text\n",
         stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
-}
-
-static int flush_output(void) {
-  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
 }
 
 /* ---- arguments ---- */
@@ -196,10 +187,10 @@ static void print_json(const fx_bench_attention_report *r, const arguments *a) {
 static int measure(const fx_config *config, const arguments *a) {
   fx_bench_attention_report r;
   fx_status status = fx_bench_attention(config, &a->options, &r);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   print_report(&r, a);
   if (a->json) print_json(&r, a);
-  return flush_output();
+  return fx_flush_output(0);
 }
 
 int fx_cmd_bench_attention(int argc, char **argv) {
@@ -220,19 +211,19 @@ int fx_cmd_bench_attention(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return flush_output();
+      return fx_flush_output(0);
     }
     fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return report(status);
+    if (status != FX_OK) return fx_report(status);
   }
   if (a.options.steps == 0) a.options.steps = a.options.memory ? 1 : DEFAULT_STEPS;
   if (optind >= argc)
-    return report(
+    return fx_report(
         fx_error(FX_ERR_USAGE, "bench attention expects a YAML file; see flexion bench attention --help"));
   fx_config *config = NULL;
   fx_status status =
       fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   int code = measure(config, &a);
   fx_config_destroy(config);
   return code;

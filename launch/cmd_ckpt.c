@@ -12,6 +12,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 enum { EXIT_DIFFERENT = 1 };
 
@@ -29,16 +30,6 @@ static void print_usage(FILE *stream) {
       "  --json   one JSON object on the last line\n"
       "  --help   this text\n",
       stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
-}
-
-static int flush_output(int code) {
-  if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
 }
 
 static fx_status open_path(const char *path, fx_ckpt **out) {
@@ -142,7 +133,7 @@ static json_t *json_shards(const fx_ckpt *ckpt) {
 static int inspect(char **words, bool as_json) {
   fx_ckpt *ckpt = NULL;
   fx_status status = open_path(words[0], &ckpt);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   inspect_text(ckpt);
   if (as_json) {
     const fx_ckpt_state *state = fx_ckpt_state_get(ckpt);
@@ -156,7 +147,7 @@ static int inspect(char **words, bool as_json) {
         "config", fx_ckpt_config(ckpt)));
   }
   fx_ckpt_close(ckpt);
-  return status == FX_OK ? flush_output(0) : report(status);
+  return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 /* ---- verify ---- */
@@ -174,7 +165,7 @@ static int verify(char **words, bool as_json) {
                                     (json_int_t)fx_ckpt_tensor_count(ckpt), "bytes", (json_int_t)bytes));
   }
   fx_ckpt_close(ckpt);
-  return status == FX_OK ? flush_output(0) : report(status);
+  return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 /* ---- diff ---- */
@@ -293,8 +284,8 @@ static int diff(char **words, bool as_json) {
     if (as_json) status = print_json(json_comparison(&c, same));
   }
   comparison_fini(&c);
-  if (status == FX_OK) return flush_output(same ? 0 : EXIT_DIFFERENT);
-  report(status);
+  if (status == FX_OK) return fx_flush_output(same ? 0 : EXIT_DIFFERENT);
+  fx_report(status);
   return 3; /* unreadable, whatever the reason: 1 would mean different */
 }
 
@@ -315,21 +306,21 @@ int fx_cmd_ckpt(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return flush_output(0);
+      return fx_flush_output(0);
     }
     if (option != 'j')
-      return report(fx_error(FX_ERR_USAGE, "ckpt does not know the option %s; see flexion ckpt --help",
-                             argv[optind - 1]));
+      return fx_report(fx_error(FX_ERR_USAGE, "ckpt does not know the option %s; see flexion ckpt --help",
+                                argv[optind - 1]));
     as_json = true;
   }
   const char *name = optind < argc ? argv[optind++] : NULL;
   for (size_t i = 0; name && i < sizeof g_verbs / sizeof g_verbs[0]; i++) {
     if (strcmp(g_verbs[i].name, name) != 0) continue;
     if (argc - optind == g_verbs[i].paths) return g_verbs[i].run(argv + optind, as_json);
-    return report(fx_error(FX_ERR_USAGE, "ckpt %s expects %d path%s, got %d; see flexion ckpt --help", name,
-                           g_verbs[i].paths, g_verbs[i].paths > 1 ? "s" : "", argc - optind));
+    return fx_report(fx_error(FX_ERR_USAGE, "ckpt %s expects %d path%s, got %d; see flexion ckpt --help",
+                              name, g_verbs[i].paths, g_verbs[i].paths > 1 ? "s" : "", argc - optind));
   }
-  return report(fx_error(FX_ERR_USAGE,
-                         "ckpt expects inspect, diff or verify, got %s; see flexion ckpt --help",
-                         name ? name : "nothing"));
+  return fx_report(fx_error(FX_ERR_USAGE,
+                            "ckpt expects inspect, diff or verify, got %s; see flexion ckpt --help",
+                            name ? name : "nothing"));
 }

@@ -8,6 +8,7 @@
 
 #include "core/config/config.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion config show  CONFIG [section.key=value...]   print the resolved configuration\n"
@@ -19,35 +20,25 @@ static void print_usage(FILE *stream) {
         stream);
 }
 
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
-}
-
-static int flush_output(void) {
-  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
-}
-
 static int show(const fx_config *cfg) {
   char *text = fx_config_print(cfg);
-  if (!text) return report(fx_error(FX_ERR_MEMORY, "out of host memory while printing the configuration"));
+  if (!text) return fx_report(fx_error(FX_ERR_MEMORY, "out of host memory while printing the configuration"));
   fputs(text, stdout);
   free(text);
-  return flush_output();
+  return fx_flush_output(0);
 }
 
 static int show_or_check(int count, char **words) {
   fx_config *cfg = NULL;
   bool showing = count > 0 && strcmp(words[0], "show") == 0;
   if (!showing && (count < 1 || strcmp(words[0], "check") != 0))
-    return report(fx_error(FX_ERR_USAGE, "config expects show or check, got %s; see flexion config --help",
-                           count > 0 ? words[0] : "nothing"));
+    return fx_report(fx_error(FX_ERR_USAGE, "config expects show or check, got %s; see flexion config --help",
+                              count > 0 ? words[0] : "nothing"));
   if (count < 2)
-    return report(
+    return fx_report(
         fx_error(FX_ERR_USAGE, "config %s expects a YAML file; see flexion config --help", words[0]));
   fx_status status = fx_config_load(words[1], (const char *const *)(words + 2), count - 2, &cfg);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   int code = 0;
   for (int64_t i = 0; i < cfg->warnings.count; i++)
     fprintf(stderr, "flexion: warning: %s\n", cfg->warnings.items[i]);
@@ -55,7 +46,7 @@ static int show_or_check(int count, char **words) {
     code = show(cfg);
   } else {
     printf("%s: valid\n", words[1]);
-    code = flush_output();
+    code = fx_flush_output(0);
   }
   fx_config_destroy(cfg);
   return code;
@@ -70,14 +61,14 @@ int fx_cmd_config(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return flush_output();
+      return fx_flush_output(0);
     }
     if (option != 'k')
-      return report(fx_error(FX_ERR_USAGE, "config does not know the option %s; see flexion config --help",
-                             argv[optind - 1]));
+      return fx_report(fx_error(FX_ERR_USAGE, "config does not know the option %s; see flexion config --help",
+                                argv[optind - 1]));
     keys = true;
   }
   if (!keys) return show_or_check(argc - optind, argv + optind);
   fx_config_help(stdout);
-  return flush_output();
+  return fx_flush_output(0);
 }

@@ -12,6 +12,7 @@
 #include "core/generate/generator.h"
 #include "dynamo_rt/exec/trace.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 static void usage(FILE *stream) {
   fputs(
@@ -28,11 +29,6 @@ static void usage(FILE *stream) {
       "  --seed S          of the draw (default 1234)\n"
       "  --json            one JSON object with tokens and figures on the last line\n",
       stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
 }
 
 /* ---- arguments ---- */
@@ -180,10 +176,10 @@ int fx_cmd_generate(int argc, char **argv) {
     return 0;
   }
   if (status == FX_OK) status = fx_draw_init(&probe, &args.draw, 1); /* wrong options before a long load */
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   fx_draw_fini(&probe);
   status = fx_generator_create(args.path, 0, &generator);
   if (status == FX_OK) status = generate(&args, generator);
   fx_generator_destroy(generator);
-  return status == FX_OK ? 0 : report(status);
+  return status == FX_OK ? 0 : fx_report(status);
 }

@@ -11,6 +11,7 @@
 #include "core/config/config.h"
 #include "dynamo_rt/exec/trace.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 
 typedef struct arguments {
   int64_t layer;
@@ -28,16 +29,6 @@ static void print_usage(FILE *stream) {
         "  --json     one JSON object on the last line\n"
         "  --help     this text\n",
         stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
-}
-
-static int flush_output(void) {
-  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
 }
 
 static fx_status read_option(int option, const char *word, arguments *a) {
@@ -117,14 +108,14 @@ static int show(const fx_config *config, const arguments *a) {
   int64_t layers = config->model.num_hidden_layers;
   int32_t length = (int32_t)config->train.seq_length;
   if (a->layer >= layers)
-    return report(fx_error(FX_ERR_USAGE, "there is no layer %lld; the model has 0..%lld", (long long)a->layer,
-                           (long long)layers - 1));
+    return fx_report(fx_error(FX_ERR_USAGE, "there is no layer %lld; the model has 0..%lld",
+                              (long long)a->layer, (long long)layers - 1));
   if (a->compile && strcmp(config->runtime.compiler, "none") == 0)
-    return report(fx_error(FX_ERR_USAGE, "--compile needs a compiler, and runtime.compiler is none"));
+    return fx_report(fx_error(FX_ERR_USAGE, "--compile needs a compiler, and runtime.compiler is none"));
   fx_ex_ranges ranges = {(int32_t)config->model.num_attention_heads, length, length};
   fx_variant *variant = NULL;
   fx_status status = fx_config_variant(config, fx_config_layer_variant(config, a->layer), &ranges, &variant);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   json_t *row = json_object();
   status =
       row ? print_kernel(config, variant, a->compile, row) : fx_error(FX_ERR_MEMORY, "no memory for JSON");
@@ -133,7 +124,7 @@ static int show(const fx_config *config, const arguments *a) {
   free(text);
   json_decref(row);
   fx_variant_destroy(variant);
-  return status == FX_OK ? flush_output() : report(status);
+  return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 int fx_cmd_kernel(int argc, char **argv) {
@@ -148,17 +139,17 @@ int fx_cmd_kernel(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return flush_output();
+      return fx_flush_output(0);
     }
     fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return report(status);
+    if (status != FX_OK) return fx_report(status);
   }
   if (optind >= argc)
-    return report(fx_error(FX_ERR_USAGE, "kernel expects a YAML file; see flexion kernel --help"));
+    return fx_report(fx_error(FX_ERR_USAGE, "kernel expects a YAML file; see flexion kernel --help"));
   fx_config *config = NULL;
   fx_status status =
       fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   int code = show(config, &a);
   fx_config_destroy(config);
   return code;

@@ -9,6 +9,7 @@
 
 #include "core/bench/mask.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 #include "launch/png.h"
 
 enum { COLUMNS = 64, ROWS = 32, MAX_PIXELS = 1024 };
@@ -42,16 +43,6 @@ static void print_usage(FILE *stream) {
         "  --json            one JSON object on the last line\n"
         "  --help            this text\n",
         stream);
-}
-
-static int report(fx_status status) {
-  fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
-  return fx_status_exit_code(status);
-}
-
-static int flush_output(void) {
-  if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-  return report(fx_error(FX_ERR_IO, "standard output cannot be written; check the disk or pipe behind it"));
 }
 
 /* ---- arguments ---- */
@@ -206,7 +197,7 @@ static void print_json(const fx_bench_mask_report *r, const arguments *a) {
 static int show(const fx_config *config, const arguments *a) {
   fx_bench_mask *mask = NULL;
   fx_status status = fx_bench_mask_create(config, &a->options, &mask);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   const fx_bench_mask_report *r = fx_bench_mask_get(mask);
   print_report(r, a);
   printf("\n");
@@ -214,7 +205,7 @@ static int show(const fx_config *config, const arguments *a) {
   if (status == FX_OK && a->png) status = draw_png(mask, r->length, a->png);
   if (status == FX_OK && a->json) print_json(r, a);
   fx_bench_mask_destroy(mask);
-  return status == FX_OK ? flush_output() : report(status);
+  return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 int fx_cmd_mask(int argc, char **argv) {
@@ -230,17 +221,17 @@ int fx_cmd_mask(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return flush_output();
+      return fx_flush_output(0);
     }
     fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return report(status);
+    if (status != FX_OK) return fx_report(status);
   }
   if (optind >= argc)
-    return report(fx_error(FX_ERR_USAGE, "mask expects a YAML file; see flexion mask --help"));
+    return fx_report(fx_error(FX_ERR_USAGE, "mask expects a YAML file; see flexion mask --help"));
   fx_config *config = NULL;
   fx_status status =
       fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
-  if (status != FX_OK) return report(status);
+  if (status != FX_OK) return fx_report(status);
   int code = show(config, &a);
   fx_config_destroy(config);
   return code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interpreter against double precision on random expressions, and at sizes around its blocks. */
 #include "attention/tile/interp.h"
-#include "attention/tile/reference.h"
+#include "tests/expression_reference.h"
 #include "tests/attention/random_expr.h"
 
 enum { POINTS = 64, EXPRESSIONS = 10000 };

@@ -5,7 +5,7 @@
 #include "attention/tile/compile.h"
 #include "attention/tile/emit_c.h"
 #include "attention/tile/interp.h"
-#include "attention/tile/reference.h"
+#include "tests/expression_reference.h"
 #include "tests/attention/tile_case.h"
 
 enum { UNIT = 75, UNITS = 4, TILES = 3 };

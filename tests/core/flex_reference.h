@@ -5,7 +5,7 @@
 #ifndef FX_TESTS_CORE_FLEX_REFERENCE_H
 #define FX_TESTS_CORE_FLEX_REFERENCE_H
 
-#include "attention/tile/reference.h"
+#include "tests/expression_reference.h"
 #include "tests/core/flex_case.h"
 
 enum { MOST_T = 300, BUCKETS = 9 };

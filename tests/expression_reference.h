@@ -5,8 +5,8 @@
  * Ints and bools are the same ints; floats are doubles computed with libm. Beside every value stands a bound
  * of what float evaluation may differ by (first-order running error analysis); infinite where rounding could
  * change a comparison, a floor, an int conversion or an overflow, so that such points can be left out. */
-#ifndef FX_ATTENTION_TILE_REFERENCE_H
-#define FX_ATTENTION_TILE_REFERENCE_H
+#ifndef FX_TESTS_EXPRESSION_REFERENCE_H
+#define FX_TESTS_EXPRESSION_REFERENCE_H
 
 #include "attention/tile/interp.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "attention/tile/reference.h"
+#include "tests/expression_reference.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How subcommands end: the sentence of a failure, and output that really arrived. */
+#ifndef FX_LAUNCH_REPORT_H
+#define FX_LAUNCH_REPORT_H
+
+#include "dynamo_rt/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Prints "flexion: KIND: SENTENCE" of the calling thread's error; returns the exit code of `status`. */
+int fx_report(fx_status status);
+
+/* `code` once standard output has taken everything, else the exit code of an I/O error that is reported. */
+int fx_flush_output(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
