@@ -47,8 +47,27 @@ size_t fx_head_ce_workspace_cuda(const fx_type *const *in, const fx_type *out, c
   return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
 }
 
+/* As fx_gemm_f32, all of it packed. */
+static fx_status product_f32(const fx_kernel_args *args, bool transpose_a, bool transpose_b, int64_t m,
+                             int64_t n, int64_t k, const float *a, const float *b, float beta, float *c) {
+  fx_cuda_product product = {.transpose_a = transpose_a,
+                             .transpose_b = transpose_b,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .in = FX_F32,
+                             .out = FX_F32,
+                             .a = a,
+                             .b = b,
+                             .lda = transpose_a ? m : k,
+                             .ldb = transpose_b ? k : n,
+                             .c = c,
+                             .ldc = n,
+                             .beta = beta};
+  return fx_cuda_gemm_run(((const fx_cuda_context *)args->gemm)->gemm, &product, args->stream);
+}
+
 static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t rows) {
-  fx_cuda_gemm *gemm = ((const fx_cuda_context *)args->gemm)->gemm;
   int64_t vocab = args->in[1]->type.dim[0], e = args->in[1]->type.dim[1];
   int64_t valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   const float *x = (const float *)args->in[0]->data + begin * e, *w = args->in[1]->data;
@@ -60,17 +79,13 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
   int grad = dx || dw;
   fx_cuda_fault *fault = fault_of(args);
   if (valid == 0) valid = vocab;
-  FX_TRY(fx_cuda_gemm_f32(gemm, false, true, rows, vocab, e, x, e, w, e, 0.0f, logits, vocab, args->stream));
+  FX_TRY(product_f32(args, false, true, rows, vocab, e, x, w, 0.0f, logits));
   FX_TRY(fx_cuda_run_rows(
       args, FX_CUDA_CROSS_ENTROPY, rows, vocab,
       FX_CUDA_ARGS(&logits, &targets, &factor, &nll, &vocab, &valid, &begin, &grad, &fault)));
-  if (dx)
-    FX_TRY(
-        fx_cuda_gemm_f32(gemm, false, false, rows, e, vocab, logits, vocab, w, e, 0.0f, dx, e, args->stream));
+  if (dx) FX_TRY(product_f32(args, false, false, rows, e, vocab, logits, w, 0.0f, dx));
   float beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
-  if (dw)
-    FX_TRY(
-        fx_cuda_gemm_f32(gemm, true, false, vocab, e, rows, logits, vocab, x, e, beta, dw, e, args->stream));
+  if (dw) FX_TRY(product_f32(args, true, false, vocab, e, rows, logits, x, beta, dw));
   return FX_OK;
 }
 
