@@ -17,7 +17,7 @@ fx_status fx_embedding_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
           cols = args->in[1]->type.dim[1];
   fx_cuda_fault *fault = fault_of(args);
-  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, rows, cols,
+  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, FX_F32, rows, cols,
                           FX_CUDA_ARGS(&ids, &table, &y, &vocab, &cols, &fault));
 }
 
@@ -27,7 +27,7 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
           cols = args->out[0]->type.dim[1];
   int add = (int)(args->accumulate & 1);
   fx_cuda_dim grid = {(unsigned)vocab, (unsigned)fx_ceil_div(cols, SCAN * WIDE), 1};
-  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, grid, (fx_cuda_dim){SCAN, 1, 1},
+  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, FX_F32, grid, (fx_cuda_dim){SCAN, 1, 1},
                      FX_CUDA_ARGS(&dy, &ids, &dtable, &rows, &cols, &add));
 }
 
@@ -81,7 +81,7 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
   if (valid == 0) valid = vocab;
   FX_TRY(product_f32(args, false, true, rows, vocab, e, x, w, 0.0f, logits));
   FX_TRY(fx_cuda_run_rows(
-      args, FX_CUDA_CROSS_ENTROPY, rows, vocab,
+      args, FX_CUDA_CROSS_ENTROPY, FX_F32, rows, vocab,
       FX_CUDA_ARGS(&logits, &targets, &factor, &nll, &vocab, &valid, &begin, &grad, &fault)));
   if (dx) FX_TRY(product_f32(args, false, false, rows, e, vocab, logits, w, 0.0f, dx));
   float beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
@@ -95,7 +95,7 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
   void *nll = args->out[0]->data, *factor = args->in[3]->data, *loss = args->out[1]->data;
   for (int64_t begin = 0; begin < rows; begin += step)
     FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
-  return fx_cuda_run(args, FX_CUDA_SUM_NLL, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+  return fx_cuda_run(args, FX_CUDA_SUM_NLL, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
                      FX_CUDA_ARGS(&nll, &factor, &loss, &rows));
 }
 
@@ -110,6 +110,6 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
           length = args->in[0]->type.dim[1];
   return fx_cuda_run_flat(
-      args, FX_CUDA_DROPOUT, rows * fx_ceil_div(cols, 4),
+      args, FX_CUDA_DROPOUT, FX_F32, rows * fx_ceil_div(cols, 4),
       FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &seed, &site, &p, &keep, &rows, &cols, &length));
 }
