@@ -34,7 +34,7 @@ fx_status fx_linear_cuda(const fx_kernel_args *args) {
   FX_TRY(fx_cuda_gemm_run(gemm_of(args), &product, args->stream));
   if (activation == FX_ACT_NONE) pre = NULL; /* y is its own pre-activation */
   if (activation == FX_ACT_NONE && !bias) return FX_OK;
-  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, FX_F32, n,
+  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, args->out[0]->type.dtype, n,
                           FX_CUDA_ARGS(&y, &bias, &pre, &activation, &n, &width_out));
 }
 
@@ -81,11 +81,12 @@ fx_status fx_linear_dw_cuda(const fx_kernel_args *args) {
 }
 
 fx_status fx_bias_grad_cuda(const fx_kernel_args *args) {
-  float *dy = args->in[0]->data, *partial = args->workspace;
+  void *dy = args->in[0]->data;
+  float *partial = args->workspace;
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int64_t step = fx_ceil_div(rows, FX_REDUCE_CHUNKS), chunks = fx_ceil_div(rows, step);
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), (unsigned)chunks, 1};
-  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, FX_F32, grid, (fx_cuda_dim){TILE, LANES, 1},
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, args->in[0]->type.dtype, grid, (fx_cuda_dim){TILE, LANES, 1},
                      FX_CUDA_ARGS(&dy, &partial, &rows, &cols, &step)));
   return fx_cuda_run_sum_partials(args, partial, args->out[0]->data, (int)chunks, cols,
                                   (int)(args->accumulate & 1));
@@ -96,17 +97,17 @@ fx_status fx_act_grad_cuda(const fx_kernel_args *args) {
   void *dy = args->in[0]->data, *pre = args->in[1]->data, *dx = args->out[0]->data;
   int activation = attr->activation;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_ACT_GRAD, FX_F32, n, FX_CUDA_ARGS(&dy, &pre, &dx, &activation, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_ACT_GRAD, args->out[0]->type.dtype, n, FX_CUDA_ARGS(&dy, &pre, &dx, &activation, &n));
 }
 
 fx_status fx_swiglu_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type), cols = fx_type_cols(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU, FX_F32, n, FX_CUDA_ARGS(&x, &y, &n, &cols));
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU, args->out[0]->type.dtype, n, FX_CUDA_ARGS(&x, &y, &n, &cols));
 }
 
 fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args) {
   void *dy = args->in[0]->data, *x = args->in[1]->data, *dx = args->out[0]->data;
   int64_t n = fx_type_numel(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU_GRAD, FX_F32, n, FX_CUDA_ARGS(&dy, &x, &dx, &n, &cols));
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU_GRAD, args->out[0]->type.dtype, n, FX_CUDA_ARGS(&dy, &x, &dx, &n, &cols));
 }
