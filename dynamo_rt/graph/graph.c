@@ -111,7 +111,7 @@ fx_value fx_graph_input(fx_graph *graph, const char *name) {
   return graph->input_value[index];
 }
 
-static const void *copy_attr(fx_graph *graph, const void *attr, size_t bytes) {
+const void *fx_graph_copy_attr(fx_graph *graph, const void *attr, size_t bytes) {
   size_t head = fx_align_up(sizeof(fx_attr_block), 16);
   fx_attr_block *block = calloc(1, head + bytes);
   if (!block) {
@@ -160,13 +160,14 @@ static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, cons
     types[i] = &in_copy[i];
   }
   if (op->attr_bytes) {
-    node->attr = copy_attr(graph, attr, op->attr_bytes);
+    node->attr = fx_graph_copy_attr(graph, attr, op->attr_bytes);
     if (!node->attr) return FX_ERR_MEMORY;
   }
   fx_status status = op->infer(types, node->attr, out_type);
   if (status != FX_OK) return fx_error_prefix(status, "%s", op->name);
   FX_TRY(fx_grow(&graph->nodes, &graph->node_capacity, graph->num_nodes + 1, sizeof *node));
   for (int i = 0; i < op->num_out; i++) {
+    if (op->must_alias[i] && in[op->must_alias[i] - 1] == FX_NONE) continue; /* absent, as its input is */
     fx_value_info info = {.type = out_type[i], .node = (int32_t)graph->num_nodes, .out = (int8_t)i};
     FX_TRY(place_output(graph, node, i, &info));
     FX_TRY(add_value(graph, info, &node->out[i]));
@@ -243,7 +244,8 @@ fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *f
     fx_graph_at(graph, original.file, original.line);
     graph->layer = original.layer + layer_step;
     fx_graph_record(graph, original.op, original.attr, in, out);
-    for (int i = 0; i < original.op->num_out; i++) map[original.out[i]] = out[i];
+    for (int i = 0; i < original.op->num_out; i++)
+      if (original.out[i] != FX_NONE) map[original.out[i]] = out[i];
   }
   graph->layer = saved_layer;
   for (int i = 0; i < num_result; i++) result[i] = map[result[i]];

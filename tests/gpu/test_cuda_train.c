@@ -112,8 +112,10 @@ static fx_graph *record_update(const trainer *t) {
                        .lr = fx_graph_input(FX_AT(g), "lr"),
                        .step = fx_graph_input(FX_AT(g), "step"),
                        .norm = norm,
-                       .factor = factor};
-  fx_adamw(FX_AT(g), &v, copies, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
+                       .factor = factor,
+                       .compute = FX_NONE};
+  fx_adamw(FX_AT(g), &v, copies,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   return g;
 }
 

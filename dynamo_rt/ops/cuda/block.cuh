@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all kernels of this folder begin with: fixed-width types (NVRTC has no headers here), the element type
  * T of this compilation with its 16-byte vectors, and reductions over a block whose order is fixed, so that a
- * kernel gives the same bits every time. All arithmetic is fp32; T is rounded to nearest even at the store. */
+ * kernel gives the same bits every time. All arithmetic is fp32; T is rounded to nearest even at the store.
+ */
 typedef long long i64;
 typedef unsigned long long u64;
 typedef unsigned u32;

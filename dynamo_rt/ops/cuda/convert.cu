@@ -8,8 +8,8 @@ SINGLE_KERNEL(fill, FLAT)(float *y, float number, i64 n) {
   for (i64 i = 4 * vectors + grid_index(); i < n; i += grid_stride()) y[i] = number;
 }
 
-/* A strided view to a strided view of the same shape; strides count units, the largest power of two bytes that
- * lies together in both. */
+/* A strided view to a strided view of the same shape; strides count units, the largest power of two bytes
+ * that lies together in both. */
 struct view {
   i64 dim[5], stride_from[5], stride_to[5];
 };
@@ -73,8 +73,8 @@ SINGLE_KERNEL(cast, FLAT)(const void *x, void *y, int from, int to, i64 n) {
   for (i64 i = grid_index(); i < eights; i += grid_stride()) {
     if (from == F32) {
       float4 a = ((const float4 *)x)[2 * i], b = ((const float4 *)x)[2 * i + 1];
-      ((uint4 *)y)[i] = make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y),
-                                   pack_bf16(b.z, b.w));
+      ((uint4 *)y)[i] =
+          make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
     } else {
       uint4 v = ((const uint4 *)x)[i];
       float4 *out = (float4 *)y + 2 * i;

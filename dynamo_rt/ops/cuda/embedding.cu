@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Table lookup, its deterministic backward, dropout. */
 
-/* A group of blockDim.x threads copies a row; an id outside the table leaves its row alone and is reported. */
+/* A group of blockDim.x threads copies a row; an id outside the table leaves its row alone and is reported.
+ */
 KERNEL(embedding, FLAT)(const int *ids, const T *table, T *y, i64 rows, i64 vocab, i64 cols, fault *report) {
   i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
   if (r >= rows) return;
@@ -26,9 +27,9 @@ KERNEL(embedding, FLAT)(const int *ids, const T *table, T *y, i64 rows, i64 voca
 /* ---- backward: sums over runs of equal ids in the order of ops/cuda/index.cu ----
  *
  * A block adds the rows of dy of RUN entries, each thread WIDE columns. A run that lies inside them goes to
- * the table; of one that goes on, the block's part goes to `tail` where it begins there and to `head` where it
- * came from the block before: [blocks, cols] both. embedding_join adds those parts in order: however often an
- * id appears, no block adds more than RUN rows and the sums have one order. */
+ * the table; of one that goes on, the block's part goes to `tail` where it begins there and to `head` where
+ * it came from the block before: [blocks, cols] both. embedding_join adds those parts in order: however often
+ * an id appears, no block adds more than RUN rows and the sums have one order. */
 enum { RUN = 64, AT_ONCE = 8, JOIN_COLS = 32, JOIN_LANES = 8 };
 
 template <int WIDE> __device__ inline void read_wide(const T *p, float (&x)[WIDE]) {
@@ -38,8 +39,7 @@ template <int WIDE> __device__ inline void read_wide(const T *p, float (&x)[WIDE
     unpack(load_vector(p), x);
 }
 
-template <int WIDE>
-__device__ inline void write_wide(float *to, const float (&x)[WIDE], bool add) {
+template <int WIDE> __device__ inline void write_wide(float *to, const float (&x)[WIDE], bool add) {
   if constexpr (WIDE == 1) {
     to[0] = add ? to[0] + x[0] : x[0];
   } else {

@@ -87,9 +87,9 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(n, RUN), (unsigned)fx_ceil_div(places, block.x), 1};
   FX_TRY(sort_places(args, &space, n, vocab, &keys, &rows));
   if (!add) FX_TRY(fx_fill_cuda(args, 0.0f));
-  FX_TRY(fx_cuda_run(
-      args, FX_CUDA_EMBEDDING_GRAD, dtype, grid, block,
-      FX_CUDA_ARGS(&dy, &keys, &rows, &dtable, &head, &tail, &n, &cols, &vocab, &add, &vectors)));
+  FX_TRY(
+      fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype, grid, block,
+                  FX_CUDA_ARGS(&dy, &keys, &rows, &dtable, &head, &tail, &n, &cols, &vocab, &add, &vectors)));
   grid.y = (unsigned)fx_ceil_div(cols, JOIN_COLS);
   return fx_cuda_run(args, FX_CUDA_EMBEDDING_JOIN, FX_F32, grid, (fx_cuda_dim){JOIN_COLS, JOIN_LANES, 1},
                      FX_CUDA_ARGS(&keys, &dtable, &head, &tail, &n, &cols, &vocab, &add));
@@ -160,14 +160,13 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
                    .vocab = vocab,
                    .valid = valid > 0 ? valid : vocab,
                    .grad = dx || dw};
-  fx_cuda_product product = {
-      .transpose_b = true, .m = rows, .n = vocab, .k = e, .a = x, .b = w, .c = logits};
+  fx_cuda_product product = {.transpose_b = true, .m = rows, .n = vocab, .k = e, .a = x, .b = w, .c = logits};
   FX_TRY(packed_product(args, product, dtype));
   FX_TRY(cross_entropy(args, loss, begin, rows));
   product = (fx_cuda_product){.m = rows, .n = e, .k = vocab, .a = logits, .b = w, .c = dx};
   if (dx) FX_TRY(packed_product(args, product, dtype));
-  product = (fx_cuda_product){
-      .transpose_a = true, .m = vocab, .n = e, .k = rows, .a = logits, .b = x, .c = dw};
+  product =
+      (fx_cuda_product){.transpose_a = true, .m = vocab, .n = e, .k = rows, .a = logits, .b = x, .c = dw};
   product.beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
   return dw ? packed_product(args, product, FX_F32) : FX_OK;
 }

@@ -61,8 +61,8 @@ __device__ inline void fetch(void *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
 }
 
-/* A thread fetches its own columns and reads back no others, so that no barrier is needed. `held`: the row fits
- * shared memory; else both passes read it. */
+/* A thread fetches its own columns and reads back no others, so that no barrier is needed. `held`: the row
+ * fits shared memory; else both passes read it. */
 __device__ inline void row_of_vectors(const row_loss &l, T *row, i64 r, int target, bool held) {
   extern __shared__ uint4 copy[];
   enum { STAGES = 4 };

@@ -79,13 +79,14 @@ fx_status fx_cuda_run(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtyp
 /* One-dimensional, grid stride: enough blocks for n elements, at most a few a multiprocessor. */
 fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t n,
                            void **params);
-/* The block for rows of `cols` columns by groups of threads, powers of two from a warp to `most`, that hold at
- * most `held` columns each where that is possible: (group, groups that fill FX_CUDA_BLOCK). */
+/* The block for rows of `cols` columns by groups of threads, powers of two from a warp to `most`, that hold
+ * at most `held` columns each where that is possible: (group, groups that fill FX_CUDA_BLOCK). */
 fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most);
 /* As many such blocks as `rows` take, with groups of at most FX_CUDA_BLOCK. */
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
                            int64_t cols, int held, void **params);
-/* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too. */
+/* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too.
+ */
 bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count);
 /* fx_cuda_run with dynamic shared memory, at most fx_cuda_shared_limit bytes. */
 fx_status fx_cuda_run_shared(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype,
@@ -111,15 +112,16 @@ fx_status fx_cast_cuda(const fx_kernel_args *args);
 fx_status fx_store_cuda(const fx_kernel_args *args);
 fx_status fx_linear_cuda(const fx_kernel_args *args);
 fx_status fx_linear_dx_cuda(const fx_kernel_args *args);
+fx_status fx_linear_dx_act_cuda(const fx_kernel_args *args);
 fx_status fx_linear_dw_cuda(const fx_kernel_args *args);
-fx_status fx_bias_grad_cuda(const fx_kernel_args *args);
 fx_status fx_act_grad_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args);
 fx_status fx_norm_cuda(const fx_kernel_args *args);
 /* y = norm(a + b), sum = a + b rounded to its type: the same bits as add, then norm.
  * in {a, b [.., cols] T, weight [cols] F32, bias [cols] F32 or absent}, attr fx_norm_attr,
- * out {y T, mean [rows], rstd [rows] F32 (both may be absent), sum T; sum may lie where a or b does}. */
+ * out {y T, mean [rows], rstd [rows] F32, sum T; all but y may be absent; y and sum may lie where a or b
+ * does}. */
 fx_status fx_add_norm_cuda(const fx_kernel_args *args);
 fx_status fx_norm_grad_cuda(const fx_kernel_args *args);
 fx_status fx_rope_table_cuda(const fx_kernel_args *args);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left of linear layers beside the GEMM: bias and activation, their gradients, SwiGLU, sums of rows. */
+/* What is left of linear layers beside the GEMM: bias and activation, their gradients, SwiGLU, sums of rows.
+ */
 
 enum { ACT_NONE = 0, ACT_GELU = 1, ACT_GELU_TANH = 2 };
 

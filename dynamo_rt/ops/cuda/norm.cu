@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Norms. A group of threads owns a row: blockDim.x of them, a power of two from a warp up; blockDim.y groups
- * share a block. Rows of up to HELD columns are read once and stay in registers (`held`); others are read once
- * a pass. The mean is taken off before squaring, as on the CPU. */
+ * share a block. Rows of up to HELD columns are read once and stay in registers (`held`); others are read
+ * once a pass. The mean is taken off before squaring, as on the CPU. */
 
 enum { THREADS = 256, HELD_FORWARD = 32 / VEC, HELD_BACKWARD = 16 / VEC }; /* vectors of a thread */
 
@@ -91,14 +91,16 @@ KERNEL(norm_forward, THREADS)(const T *x, T *y, row_norm n, int held, i64 rows) 
   norm_held(n, in, y, row);
 }
 
-/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be a or b. */
+/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
+ * may be a or b. */
 KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
   i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC, base = row * n.cols;
   uint4 in[HELD_FORWARD], other[HELD_FORWARD];
   if (row >= rows) return;
   if (!held) {
-    for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x) put(sum + i, get(a + i) + get(b + i));
-    return norm_unheld(n, sum + base, y + base, row); /* a thread reads back what it wrote itself */
+    T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
+    for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x) put(to + i, get(a + i) + get(b + i));
+    return norm_unheld(n, to + base, y + base, row);
   }
   for (int j = 0; j < HELD_FORWARD; j++) {
     i64 at = threadIdx.x + j * blockDim.x;
@@ -111,7 +113,7 @@ KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int 
     unpack(in[j], u), unpack(other[j], v);
     for (int i = 0; i < VEC; i++) u[i] += v[i];
     in[j] = pack(u);
-    if (at < vectors) *(uint4 *)(sum + base + at * VEC) = in[j];
+    if (sum && at < vectors) *(uint4 *)(sum + base + at * VEC) = in[j];
   }
   norm_held(n, in, y, row);
 }

@@ -47,7 +47,7 @@ fx_status fx_norm_cuda(const fx_kernel_args *args) {
 }
 
 fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
-  void *a = args->in[0]->data, *b = args->in[1]->data, *y = args->out[0]->data, *sum = args->out[3]->data;
+  void *a = args->in[0]->data, *b = args->in[1]->data, *y = args->out[0]->data, *sum = data_of(args->out[3]);
   fx_dtype dtype = args->in[0]->type.dtype;
   int64_t rows = fx_type_rows(&args->in[0]->type);
   row_norm n = row_norm_of(args, 2);
@@ -90,7 +90,8 @@ fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
   float *sum[2] = {data_of(args->out[1]), data_of(args->out[2])};
   int held = n.cols <= MAX_HELD &&
              fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){n.dy, n.x, n.w, n.dx}, 4);
-  fx_cuda_dim block = held ? fx_cuda_row_block(n.cols, BACKWARD, MAX_HELD / BACKWARD) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
+  fx_cuda_dim block =
+      held ? fx_cuda_row_block(n.cols, BACKWARD, MAX_HELD / BACKWARD) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
   n.dw = sum[0] ? partial[0] : NULL;
   n.db = sum[1] ? partial[1] : NULL;
   n.step = fx_max_i64(block.y, fx_ceil_div(n.rows, CHUNKS));

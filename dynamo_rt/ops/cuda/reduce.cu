@@ -4,8 +4,8 @@
 enum { TILE = 32, LANES = 32, AT_ONCE = 8 };
 
 /* sum[cols] (+)= the `chunks` rows of partial; grid.y 1 does the same for partial2 and sum2, unless sum2 is
- * NULL. add: bit 0 for sum, bit 1 for sum2. block (TILE, LANES), grid.x ceil(cols / TILE). Lane l adds rows l,
- * l + LANES ... and the lanes are added in order. */
+ * NULL. add: bit 0 for sum, bit 1 for sum2. block (TILE, LANES), grid.x ceil(cols / TILE). Lane l adds rows
+ * l, l + LANES ... and the lanes are added in order. */
 SINGLE_KERNEL(sum_partials, TILE *LANES)
 (const float *partial, float *sum, const float *partial2, float *sum2, int chunks, i64 cols, int add) {
   __shared__ float part[LANES][TILE + 1];
@@ -14,7 +14,8 @@ SINGLE_KERNEL(sum_partials, TILE *LANES)
   float *out = blockIdx.y ? sum2 : sum, total = 0.0f;
   for (int c = threadIdx.y; out && col < cols && c < chunks; c += LANES * AT_ONCE) {
     float x[AT_ONCE];
-    for (int j = 0; j < AT_ONCE; j++) x[j] = c + j * LANES < chunks ? in[(i64)(c + j * LANES) * cols + col] : 0.0f;
+    for (int j = 0; j < AT_ONCE; j++)
+      x[j] = c + j * LANES < chunks ? in[(i64)(c + j * LANES) * cols + col] : 0.0f;
     for (int j = 0; j < AT_ONCE; j++) total += x[j];
   }
   part[threadIdx.y][threadIdx.x] = total;
@@ -36,8 +37,8 @@ __device__ inline double square(float x) {
   return (double)x * (double)x;
 }
 
-/* partial[b]: sum of squares of elements [b chunk, (b + 1) chunk) in double; chunk is a multiple of FLAT * 4 *
- * AT_ONCE. */
+/* partial[b]: sum of squares of elements [b chunk, (b + 1) chunk) in double; chunk is a multiple of FLAT * 4
+ * * AT_ONCE. */
 SINGLE_KERNEL(square_partial, FLAT)(const float *grad, double *partial, i64 n, i64 chunk) {
   i64 begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
   double sum = 0;

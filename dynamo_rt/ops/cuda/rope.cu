@@ -15,8 +15,8 @@ SINGLE_KERNEL(rope_table, FLAT)(const int *positions, float *table, double theta
 }
 #endif
 
-/* `wide` elements of one half of a head and those of the other, at a and b of the row; or, behind the heads, a
- * copy. */
+/* `wide` elements of one half of a head and those of the other, at a and b of the row; or, behind the heads,
+ * a copy. */
 template <int WIDE>
 __device__ inline void turn(const T *x, const float *table, T *y, float sign, i64 row, i64 cols, i64 rotated,
                             i64 half, i64 j) {
@@ -51,7 +51,8 @@ __device__ inline void turn(const T *x, const float *table, T *y, float sign, i6
 
 /* The first `rotated` columns of x [rows, cols] are heads of 2 half columns; a thread turns VEC pairs (one,
  * where vectors do not fit) or copies as many of the columns behind them. y may be x: those stay. */
-KERNEL(rope, FLAT)(const T *x, const float *table, T *y, float sign, i64 rows, i64 cols, i64 rotated, i64 half) {
+KERNEL(rope, FLAT)
+(const T *x, const float *table, T *y, float sign, i64 rows, i64 cols, i64 rotated, i64 half) {
   bool vectors = aligned(x, y) && aligned(table) && half % VEC == 0 && cols % VEC == 0;
   i64 wide = vectors ? VEC : 1, work = (rotated / 2 + (x == y ? 0 : cols - rotated)) / wide, n = rows * work;
   for (i64 k = grid_index(); k < n; k += grid_stride()) {
