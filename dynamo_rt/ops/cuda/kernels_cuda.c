@@ -211,9 +211,11 @@ fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most) {
 }
 
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, int held, void **params) {
+                           int64_t cols, int held, int resident, void **params) {
   fx_cuda_dim block = fx_cuda_row_block(cols, held, FX_CUDA_BLOCK);
-  fx_cuda_dim grid = {(unsigned)fx_ceil_div(rows, block.y), 1, 1};
+  const fx_cuda_context *context = args->gemm;
+  int64_t most = (int64_t)context->info.multiprocessors * resident;
+  fx_cuda_dim grid = {(unsigned)fx_min_i64(most, fx_ceil_div(rows, block.y)), 1, 1};
   return fx_cuda_run(args, kernel, dtype, grid, block, params);
 }
 

@@ -82,9 +82,10 @@ fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx
 /* The block for rows of `cols` columns by groups of threads, powers of two from a warp to `most`, that hold
  * at most `held` columns each where that is possible: (group, groups that fill FX_CUDA_BLOCK). */
 fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most);
-/* As many such blocks as `rows` take, with groups of at most FX_CUDA_BLOCK. */
+/* Such blocks, with groups of at most FX_CUDA_BLOCK: at most `resident` a multiprocessor, as many as stay
+ * there at a time; each takes several rows. */
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, int held, void **params);
+                           int64_t cols, int held, int resident, void **params);
 /* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too.
  */
 bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count);
