@@ -102,6 +102,10 @@ fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, f
 fx_status fx_cuda_run_sum_partials2(const fx_kernel_args *args, float *const partial[2], float *const sum[2],
                                     int chunks, int64_t cols, int add);
 
+/* sum[cols] (+)= the rows of x, by at most `chunks` chunks of them in partial[chunks, cols]. */
+fx_status fx_cuda_run_sum_rows(const fx_kernel_args *args, const fx_tensor *x, float *partial, int chunks,
+                               float *sum, int add);
+
 /* ---- ops ---- */
 
 fx_status fx_input_cuda(const fx_kernel_args *args);
