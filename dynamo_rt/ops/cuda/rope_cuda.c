@@ -18,7 +18,7 @@ typedef struct rope_params { /* of rope.cu */
 } rope_params;
 
 fx_status fx_rope_cuda(const fx_kernel_args *args) {
-  enum { HEADS = 2 }; /* of a thread in rope.cu */
+  enum { HEADS = 2, MAX_Z = 64 }; /* of a thread in rope.cu; the most of a block */
   const fx_rope_attr *attr = args->attr;
   void *x = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
   fx_dtype dtype = args->in[0]->type.dtype;
@@ -34,7 +34,7 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
   if (vectors) {
     block.x = (unsigned)places;
     block.y = (unsigned)fx_max_i64(1, fx_min_i64(fx_ceil_div(p.heads, HEADS), FX_CUDA_BLOCK / places));
-    block.z = FX_CUDA_BLOCK / (block.x * block.y);
+    block.z = (unsigned)fx_min_i64(MAX_Z, FX_CUDA_BLOCK / (block.x * block.y));
   }
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(p.rows, block.z), 1, 1};
   return fx_cuda_run(args, FX_CUDA_ROPE, dtype, grid, block, FX_CUDA_ARGS(&x, &table, &y, &p, &vectors));
