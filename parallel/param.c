@@ -34,6 +34,17 @@ fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, in
   return FX_OK;
 }
 
+static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **out) {
+  if (params->device) {
+    FX_TRY(fx_device_alloc(params->device, bytes, out));
+    FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, *out, 0, bytes));
+    return fx_device_sync(params->device);
+  }
+  FX_TRY(fx_alloc_aligned(out, bytes));
+  memset(*out, 0, bytes);
+  return FX_OK;
+}
+
 fx_status fx_params_allocate(fx_params *params) {
   params->numel = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -46,21 +57,40 @@ fx_status fx_params_allocate(fx_params *params) {
     if (pass == 0) params->num_decay = params->numel;
   }
   float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
-  size_t bytes = (size_t)params->numel * sizeof(float);
   size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
   for (size_t i = 0; i < count; i++) {
-    if (!params->device) {
-      FX_TRY(fx_alloc_aligned(flats[i], bytes));
-      memset(*flats[i], 0, bytes);
-      continue;
-    }
     void *memory = NULL;
-    FX_TRY(fx_device_alloc_shared(params->device, FX_PLACE_DEVICE, bytes, &memory));
+    FX_TRY(allocate_zeroed(params, (size_t)params->numel * sizeof(float), &memory));
     *flats[i] = memory;
-    FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, memory, 0, bytes));
-    FX_TRY(fx_device_sync(params->device));
+  }
+  if (params->dtype == FX_BF16) {
+    void *memory = NULL;
+    FX_TRY(allocate_zeroed(params, (size_t)params->numel * sizeof(uint16_t), &memory));
+    params->compute = memory;
   }
   return FX_OK;
+}
+
+bool fx_params_on_host(const fx_params *params) {
+  return !params->device || params->device->backend == FX_BACKEND_CPU;
+}
+
+static fx_status copy_flat(const fx_params *params, void *to, const void *from) {
+  size_t bytes = (size_t)params->numel * sizeof(float);
+  if (!params->device) {
+    memcpy(to, from, bytes);
+    return FX_OK;
+  }
+  FX_TRY(fx_device_copy(params->device, FX_LANE_COMPUTE, to, from, bytes));
+  return fx_device_sync(params->device);
+}
+
+fx_status fx_params_download(const fx_params *params, const float *flat, float *host) {
+  return copy_flat(params, host, flat);
+}
+
+fx_status fx_params_upload(const fx_params *params, float *flat, const float *host) {
+  return copy_flat(params, flat, host);
 }
 
 /* Normal number `index` of a tensor: Box-Muller on one Philox block gives four; index / 4 is the counter. */
@@ -72,8 +102,8 @@ static float normal_at(uint64_t seed, uint64_t site, int64_t index, double std) 
   return (float)(std * radius * (index & 1 ? sin(angle) : cos(angle)));
 }
 
-static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed) {
-  float *data = fx_param_data(params, param, params->weight);
+static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed, float *weight) {
+  float *data = fx_param_data(params, param, weight);
   uint64_t site = fx_hash64_text(param->name);
   int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
 #pragma omp parallel for schedule(static)
@@ -88,17 +118,28 @@ static void initialize_param(const fx_params *params, const fx_param *param, uin
     }
 }
 
-void fx_params_initialize(fx_params *params, uint64_t seed) {
-  for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed);
+fx_status fx_params_initialize(fx_params *params, uint64_t seed) {
+  float *weight = params->weight;
+  fx_status status = FX_OK;
+  if (!fx_params_on_host(params)) {
+    FX_TRY(fx_alloc_aligned(&weight, (size_t)params->numel * sizeof *weight));
+    memset(weight, 0, (size_t)params->numel * sizeof *weight); /* padding */
+  }
+  for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed, weight);
+  if (weight != params->weight) {
+    status = fx_params_upload(params, params->weight, weight);
+    free(weight);
+  }
+  return status;
 }
 
 void fx_params_fini(fx_params *params) {
-  float *flats[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq};
-  for (size_t i = 0; i < sizeof flats / sizeof flats[0]; i++)
+  void *buffers[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq, params->compute};
+  for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
     if (params->device)
-      fx_device_release_shared(params->device, FX_PLACE_DEVICE, flats[i]);
+      fx_device_release(params->device, buffers[i]);
     else
-      free(flats[i]);
+      free(buffers[i]);
   free(params->param);
   free(params->storage);
   memset(params, 0, sizeof *params);

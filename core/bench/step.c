@@ -61,7 +61,7 @@ static fx_status build(bench *b) {
   b->T = config->train.seq_length;
   if (!b->device) FX_TRY(fx_device_choose(config, threads, 1, &b->device));
   FX_TRY(fx_model_create_on(config, b->device, &b->model));
-  fx_params_initialize(&b->model->params, (uint64_t)config->train.seed);
+  FX_TRY(fx_params_initialize(&b->model->params, (uint64_t)config->train.seed));
   FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));
   FX_TRY(fx_inputs_create(2, &b->inputs));
   FX_TRY(fx_step_declare_inputs(b->inputs, b->attention));
@@ -79,6 +79,7 @@ static fx_status build(bench *b) {
   FX_TRY(fx_stepper_create(&step, &b->stepper));
   FX_TRY(fx_stepper_prepare(b->stepper, b->phases, 2));
   FX_TRY(fx_stepper_bind(b->stepper));
+  FX_TRY(fx_stepper_refresh(b->stepper));
   FX_TRY(fx_trace_create(TRACE_SPANS, &b->trace));
   return fill_inputs(b);
 }

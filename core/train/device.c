@@ -15,7 +15,14 @@ bool fx_device_wants_cuda(const fx_config *config, int ranks) {
 }
 
 fx_status fx_device_choose(const fx_config *config, int threads, int ranks, fx_device **out) {
-  if (!fx_device_wants_cuda(config, ranks)) return fx_device_create_cpu(threads, "auto", out);
+  if (!fx_device_wants_cuda(config, ranks)) {
+    if (config->runtime.dtype == FX_RUNTIME_DTYPE_BFLOAT16)
+      return fx_error(FX_ERR_CONFIG,
+                      "%s: runtime.dtype=bfloat16 needs a GPU, and this run is on the CPU; set "
+                      "runtime.dtype=auto or float32",
+                      fx_config_where(config, "runtime.dtype"));
+    return fx_device_create_cpu(threads, "auto", out);
+  }
   if (ranks > 1)
     return fx_error(FX_ERR_UNSUPPORTED,
                     "runtime.device=cuda with %d ranks: GPUs cannot exchange data yet; start one rank or set "

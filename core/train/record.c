@@ -83,6 +83,17 @@ free_values:
   return status;
 }
 
+/* After the masters were filled from outside: the compute copy follows them. */
+static fx_status record_refresh(const fx_step_config *c, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  FX_ASSERT(p->compute);
+  fx_value masters = fx_graph_persistent(FX_AT(graph), "weights", p->weight, fx_type_1d(FX_F32, p->numel));
+  fx_value copy =
+      fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
+  fx_store(FX_AT(graph), copy, fx_cast(FX_AT(graph), masters, FX_BF16));
+  return fx_graph_status(graph);
+}
+
 /* Elements [begin, end) of the flat buffers. snapshot: copy the new state aside. */
 static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin, int64_t end, bool snapshot,
                          fx_value norm, fx_value factor) {
@@ -99,7 +110,11 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin
                        .lr = fx_graph_input(graph, "lr"),
                        .step = fx_graph_input(graph, "optimizer_step"),
                        .norm = norm,
-                       .factor = factor};
+                       .factor = factor,
+                       .compute = FX_NONE};
+  if (p->compute)
+    v.compute =
+        fx_graph_persistent(graph, "compute weights", p->compute + begin, fx_type_1d(FX_BF16, end - begin));
   for (int i = 0; snapshot && i < 3; i++)
     copies[i] = fx_graph_persistent(graph, "snapshot", c->snapshot + i * p->numel + begin, type);
   fx_adamw(FX_AT(graph), &v, snapshot ? copies : NULL, attr);
@@ -115,6 +130,8 @@ static fx_status record_update(const fx_step_config *c, const fx_step_results *r
   fx_graph_persistent(FX_AT(graph), "weights", p->weight, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg", p->exp_avg, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg_sq", p->exp_avg_sq, whole);
+  if (p->compute)
+    fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
   if (snapshot) fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->numel));
   fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
   fx_value norm = fx_clip(FX_AT(graph), grad, (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
@@ -143,6 +160,7 @@ static fx_status record_logits(const fx_step_config *c, const fx_step_results *r
   fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,
                               (fx_linear_attr){0, FX_ACT_NONE});
   fx_model_values_fini(&values);
+  if (c->model->params.compute) logits = fx_cast(FX_AT(graph), logits, FX_F32);
   fx_type type = fx_type_3d(FX_F32, c->B, c->T, c->model->padded_vocab);
   fx_store(FX_AT(graph), fx_graph_persistent(graph, "logits", results->logits, type), logits);
   return fx_graph_status(graph);
@@ -154,6 +172,8 @@ fx_status fx_step_record(const fx_step_config *config, const fx_step_results *re
   case FX_PHASE_UPDATE:
   case FX_PHASE_UPDATE_SNAPSHOT:
     return record_update(config, results, phase, graph);
+  case FX_PHASE_REFRESH:
+    return record_refresh(config, graph);
   case FX_PHASE_EVAL:
     return record_eval(config, results, graph);
   case FX_PHASE_LOGITS:

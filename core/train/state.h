@@ -69,12 +69,14 @@ fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, ch
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);
 
-/* save.c. regions: of the live state, or of a snapshot. save, start and finish are collective: the same calls
- * in the same steps on every rank. save: writes the present state and returns when it is a checkpoint. start:
- * after an update_snapshot, begins a save beside training. written: this rank's part is on disk. finish:
- * waits for the save in flight and completes it. abandon: local; waits for the thread and drops the save
- * (after an error elsewhere). */
-fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_list *list);
+/* save.c. regions: of a copy [3 * numel] of the state (weights, both moments), or, on the host, of the live
+ * one (NULL). copy_state: between such a copy and the state. save, start and finish are collective: the same
+ * calls in the same steps on every rank. save: writes the present state and returns when it is a checkpoint.
+ * start: after an update_snapshot, begins a save beside training. written: this rank's part is on disk.
+ * finish: waits for the save in flight and completes it. abandon: local; waits for the thread and drops the
+ * save (after an error elsewhere). */
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list);
+fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
 void fx_regions_fini(fx_region_list *list);
 fx_status fx_trainer_save(fx_trainer *run);
 fx_status fx_trainer_save_start(fx_trainer *run);

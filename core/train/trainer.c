@@ -174,7 +174,9 @@ static fx_status capture(fx_trainer *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
-  return fx_trainer_barrier_status(run, fx_stepper_bind(run->stepper));
+  status = fx_stepper_bind(run->stepper);
+  if (status == FX_OK) status = fx_stepper_refresh(run->stepper);
+  return fx_trainer_barrier_status(run, status);
 }
 
 static void describe(fx_trainer *run) {
@@ -268,6 +270,7 @@ static fx_status run_step(fx_trainer *run, double lr) {
   int64_t micros = micro_steps(run), valid = 0;
   for (int64_t m = 0; m < micros; m++) {
     int slot = (int)(m % SLOTS);
+    FX_TRY(fx_stepper_wait_slot(run->stepper, slot));
     FX_TRY(fx_pipeline_next(run->pipeline, run->inputs, slot, &valid));
     *(float *)fx_inputs_data(run->inputs, slot, "lr") = (float)lr;
     *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_trainer_iteration(run);
@@ -277,9 +280,10 @@ static fx_status run_step(fx_trainer *run, double lr) {
                      : m == 0          ? FX_PHASE_MICRO_FIRST
                      : m == micros - 1 ? FX_PHASE_MICRO_LAST
                                        : FX_PHASE_MICRO_MID;
-    FX_TRY(fx_stepper_run(run->stepper, phase, slot));
+    FX_TRY(fx_stepper_launch(run->stepper, phase, slot));
   }
   if (run->job->on_gradients) {
+    FX_TRY(fx_stepper_wait(run->stepper));
     fx_step_view view = {fx_trainer_iteration(run), (double)*fx_stepper_results(run->stepper)->loss,
                          &run->model->params};
     run->job->on_gradients(run->job->ctx, &view);
@@ -287,7 +291,8 @@ static fx_status run_step(fx_trainer *run, double lr) {
   /* The snapshot is about to be overwritten: what is still being written of it comes first. */
   if (snapshots(run)) FX_TRY(fx_trainer_save_finish(run));
   fx_phase update = snapshots(run) ? FX_PHASE_UPDATE_SNAPSHOT : FX_PHASE_UPDATE;
-  FX_TRY(fx_stepper_run(run->stepper, update, (int)((micros - 1) % SLOTS)));
+  FX_TRY(fx_stepper_launch(run->stepper, update, (int)((micros - 1) % SLOTS)));
+  FX_TRY(fx_stepper_wait(run->stepper));
   run->consumed_samples += run->config->train.global_batch_size;
   run->last_loss = (double)*fx_stepper_results(run->stepper)->loss;
   if (isfinite(*fx_stepper_results(run->stepper)->grad_norm)) {

@@ -46,6 +46,7 @@ typedef enum fx_place { FX_PLACE_HOST, FX_PLACE_DEVICE } fx_place;
 
 typedef struct fx_device fx_device;
 typedef struct fx_event fx_event;
+typedef struct fx_recording fx_recording; /* work of the lanes, recorded once, run as one: a CUDA graph */
 typedef fx_status (*fx_task_fn)(void *arg, void *stream); /* stream: NULL on CPU */
 
 typedef struct fx_device_vtable {
@@ -60,7 +61,15 @@ typedef struct fx_device_vtable {
   void (*event_destroy)(fx_device *device, fx_event *event);
   fx_status (*event_record)(fx_device *device, fx_lane lane, fx_event *event);
   fx_status (*event_wait)(fx_device *device, fx_lane lane, fx_event *event);
+  fx_status (*event_sync)(fx_device *device, fx_event *event); /* the calling thread waits */
   fx_status (*sync)(fx_device *device);
+  /* Recording, NULL on a device that cannot. Between begin and end, what this thread puts on the compute lane
+   * and on `lanes` (bits) is recorded and does not run; every one of them is joined with the compute lane at
+   * the end. end: out NULL drops what was recorded. run puts it all behind the compute lane. */
+  fx_status (*record_begin)(fx_device *device, unsigned lanes);
+  fx_status (*record_end)(fx_device *device, fx_recording **out);
+  fx_status (*recording_run)(fx_device *device, fx_recording *recording);
+  void (*recording_destroy)(fx_device *device, fx_recording *recording);
   fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
   fx_status (*fill)(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes);
   void (*destroy)(fx_device *device);

@@ -32,7 +32,7 @@ static fx_status poison_dead(fx_plan *plan, int32_t step) {
   return FX_OK;
 }
 
-fx_status fx_exec_replay(fx_plan *plan, int slot) {
+fx_status fx_exec_launch(fx_plan *plan, int slot) {
   fx_device *device = plan->device;
   const void *inputs = plan->graph->inputs ? fx_inputs_slot(plan->graph->inputs, slot) : NULL;
   for (int32_t i = 0; i < plan->num_steps; i++) {

@@ -27,7 +27,7 @@ typedef struct fx_adamw_attr {
  * in the same pass: a checkpoint's copy for 12 bytes of writing an element, while a copy of its own would
  * read them again. */
 typedef struct fx_adamw_values {
-  fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor;
+  fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor, compute;
 } fx_adamw_values;
 void fx_adamw(fx_graph *graph, const fx_adamw_values *values, const fx_value snapshot[3], fx_adamw_attr attr);
 

@@ -170,7 +170,8 @@ static void adamw_and_clip(void) {
                             fx_graph_persistent(FX_AT(g), "lr", &lr, fx_type_1d(FX_F32, 1)),
                             fx_graph_persistent(FX_AT(g), "step", &step, fx_type_1d(FX_I64, 1)),
                             n,
-                            factor};
+                            factor,
+                            FX_NONE};
   float *copy[3] = {normals(N, 1, 0), normals(N, 1, 0), normals(N, 1, 0)};
   fx_value snapshot[3];
   for (int i = 0; i < 3; i++) snapshot[i] = fx_graph_persistent(FX_AT(g), "snapshot", copy[i], type);

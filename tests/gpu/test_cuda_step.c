@@ -46,7 +46,7 @@ static numbers train(const char *yaml, fixture_options options) {
   fixture f;
   memset(&out, 0, sizeof out);
   if (!fixture_init(&f, yaml, B, T, options) || !fixture_prepare(&f, phases, 3)) return out;
-  fx_params_initialize(&f.model->params, 3);
+  CHECK_OK(fx_params_initialize(&f.model->params, 3));
   for (int step = 0; step < STEPS; step++) {
     for (int m = 0; m < MICROS; m++) {
       fill(&f, step * MICROS + m);

@@ -47,7 +47,7 @@ static void declare(trainer *t) {
                            vector ? FX_INIT_ONES : FX_INIT_NORMAL, 0.08));
   }
   CHECK_OK(fx_params_allocate(&t->params));
-  fx_params_initialize(&t->params, 4);
+  CHECK_OK(fx_params_initialize(&t->params, 4));
 }
 
 static void declare_inputs(trainer *t) {
@@ -112,7 +112,8 @@ static fx_graph *record_update(const trainer *t) {
                        .lr = fx_graph_input(FX_AT(g), "lr"),
                        .step = fx_graph_input(FX_AT(g), "step"),
                        .norm = norm,
-                       .factor = factor};
+                       .factor = factor,
+                       .compute = FX_NONE};
   fx_adamw(FX_AT(g), &v, copies, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
   return g;
 }
@@ -166,11 +167,16 @@ static void train(fx_device *device, fx_exec_mode mode, float losses[STEPS], flo
     CHECK_OK(fx_device_sync(device));
     losses[step] = t.results[0];
   }
-  CHECK_MSG(memcmp(t.snapshot, t.params.weight, bytes) == 0, "the snapshot is not the weights");
-  CHECK_MSG(memcmp(t.snapshot + 2 * t.params.numel, t.params.exp_avg_sq, bytes) == 0,
-            "the snapshot is not the second moments");
+  float *moments = malloc(bytes);
   *weights = malloc(bytes);
-  if (*weights) memcpy(*weights, t.params.weight, bytes);
+  if (*weights && moments) {
+    CHECK_OK(fx_params_download(&t.params, t.params.weight, *weights));
+    CHECK_OK(fx_params_download(&t.params, t.params.exp_avg_sq, moments));
+    CHECK_MSG(memcmp(t.snapshot, *weights, bytes) == 0, "the snapshot is not the weights");
+    CHECK_MSG(memcmp(t.snapshot + 2 * t.params.numel, moments, bytes) == 0,
+              "the snapshot is not the second moments");
+  }
+  free(moments);
   for (int i = 0; i < PLANS; i++) fx_plan_destroy(t.plan[i]);
   fx_device_release(device, t.arena);
   fx_device_release_shared(device, FX_PLACE_HOST, t.results);
