@@ -11,19 +11,24 @@
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "tests/harness.h"
 
+static void compiles(const fx_cuda_source *source, fx_dtype dtype, const char *arch) {
+  fx_cache_image image = {NULL, 0};
+  if (CHECK_OK(fx_cuda_op_compile(source, dtype, arch, &image)))
+    CHECK_MSG(image.size > 500 && memcmp(image.data, "\177ELF", 4) == 0,
+              "%s for %s: %zu bytes that are no cubin", source->name, arch, image.size);
+  free(image.data);
+}
+
 static void all_sources_compile(void) {
   static const char *const archs[] = {"sm_80", "sm_90a"};
+  enum { ARCHS = sizeof archs / sizeof archs[0] };
   int sources = 0;
   for (int i = 0; i < fx_cuda_op_sources_count; i++) {
     const fx_cuda_source *source = &fx_cuda_op_sources[i];
     if (!strstr(source->name, ".cuh")) sources++;
-    for (size_t a = 0; !strstr(source->name, ".cuh") && a < sizeof archs / sizeof archs[0]; a++) {
-      fx_cache_image image = {NULL, 0};
-      if (CHECK_OK(fx_cuda_op_compile(source, archs[a], &image)))
-        CHECK_MSG(image.size > 500 && memcmp(image.data, "\177ELF", 4) == 0,
-                  "%s for %s: %zu bytes that are no cubin", source->name, archs[a], image.size);
-      free(image.data);
-    }
+    for (int a = 0; !strstr(source->name, ".cuh") && a < ARCHS; a++)
+      for (int type = 0; type <= fx_cuda_op_typed(source); type++)
+        compiles(source, type ? FX_BF16 : FX_F32, archs[a]);
   }
   CHECK_MSG(sources >= 6, "%d sources are embedded, expected at least 6", sources);
 }
@@ -54,10 +59,20 @@ static void mistakes_are_told(void) {
   CHECK_HAS(fx_error_text(), "sm_1");
 }
 
+/* Compiled by threads of their own, whose sentence is another thread's. */
+static void mistakes_of_threads_are_told(void) {
+  fx_cuda_kernels *kernels = NULL;
+  fx_error_clear();
+  CHECK_STATUS(fx_cuda_kernels_load(NULL, "sm_1", &kernels), FX_ERR_INTERNAL);
+  CHECK_HAS(fx_error_text(), "does not compile for sm_1");
+  CHECK(kernels == NULL);
+}
+
 int main(void) {
   static const fx_test tests[] = {{"all sources compile for sm_80 and sm_90a", all_sources_compile},
                                   {"cubins are kept on disk", cubins_are_kept},
-                                  {"mistakes are told with the compiler's words", mistakes_are_told}};
+                                  {"mistakes are told with the compiler's words", mistakes_are_told},
+                                  {"mistakes of the threads are told", mistakes_of_threads_are_told}};
   const char *required = getenv("FX_REQUIRE_NVRTC");
   int major, minor;
   if (fx_nvrtc_version(&major, &minor) != FX_OK) {

@@ -37,6 +37,7 @@
   X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                                   \
   X(stream_sync, "cuStreamSynchronize", (void *stream))                                                     \
   X(stream_wait, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                          \
+  X(stream_capturing, "cuStreamIsCapturing", (void *stream, int *status))                                   \
   X(event_create, "cuEventCreate", (void **event, unsigned flags))                                          \
   X(event_destroy, "cuEventDestroy_v2", (void *event))                                                      \
   X(event_record, "cuEventRecord", (void *event, void *stream))                                             \

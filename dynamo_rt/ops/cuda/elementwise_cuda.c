@@ -13,19 +13,19 @@ fx_status fx_input_cuda(const fx_kernel_args *args) {
 fx_status fx_add_cuda(const fx_kernel_args *args) {
   void *a = args->in[0]->data, *b = args->in[1]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_ADD, n, FX_CUDA_ARGS(&a, &b, &y, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_ADD, FX_F32, n, FX_CUDA_ARGS(&a, &b, &y, &n));
 }
 
 fx_status fx_scale_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *s = args->in[1]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SCALE, n, FX_CUDA_ARGS(&x, &s, &y, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_SCALE, FX_F32, n, FX_CUDA_ARGS(&x, &s, &y, &n));
 }
 
 fx_status fx_fill_cuda(const fx_kernel_args *args, float number) {
   void *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_FILL, n, FX_CUDA_ARGS(&y, &number, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_FILL, FX_F32, n, FX_CUDA_ARGS(&y, &number, &n));
 }
 
 typedef struct view {
@@ -46,7 +46,7 @@ fx_status fx_copy_cuda(const fx_kernel_args *args) {
     v.stride_from[d] = at >= 0 ? from->stride[at] : 0;
     v.stride_to[d] = at >= 0 ? to->stride[at] : 0;
   }
-  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, n, FX_CUDA_ARGS(&x, &y, &v, &size, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, n, FX_CUDA_ARGS(&x, &y, &v, &size, &n));
 }
 
 fx_status fx_store_cuda(const fx_kernel_args *args) {
@@ -57,5 +57,5 @@ fx_status fx_cast_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int from = (int)args->in[0]->type.dtype, to = (int)args->out[0]->type.dtype;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_CAST, n, FX_CUDA_ARGS(&x, &y, &from, &to, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_CAST, FX_F32, n, FX_CUDA_ARGS(&x, &y, &from, &to, &n));
 }

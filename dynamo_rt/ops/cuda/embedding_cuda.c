@@ -17,7 +17,7 @@ fx_status fx_embedding_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
           cols = args->in[1]->type.dim[1];
   fx_cuda_fault *fault = fault_of(args);
-  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, rows, cols,
+  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, FX_F32, rows, cols,
                           FX_CUDA_ARGS(&ids, &table, &y, &vocab, &cols, &fault));
 }
 
@@ -27,7 +27,7 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
           cols = args->out[0]->type.dim[1];
   int add = (int)(args->accumulate & 1);
   fx_cuda_dim grid = {(unsigned)vocab, (unsigned)fx_ceil_div(cols, SCAN * WIDE), 1};
-  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, grid, (fx_cuda_dim){SCAN, 1, 1},
+  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, FX_F32, grid, (fx_cuda_dim){SCAN, 1, 1},
                      FX_CUDA_ARGS(&dy, &ids, &dtable, &rows, &cols, &add));
 }
 
@@ -47,8 +47,27 @@ size_t fx_head_ce_workspace_cuda(const fx_type *const *in, const fx_type *out, c
   return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
 }
 
+/* As fx_gemm_f32, all of it packed. */
+static fx_status product_f32(const fx_kernel_args *args, bool transpose_a, bool transpose_b, int64_t m,
+                             int64_t n, int64_t k, const float *a, const float *b, float beta, float *c) {
+  fx_cuda_product product = {.transpose_a = transpose_a,
+                             .transpose_b = transpose_b,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .in = FX_F32,
+                             .out = FX_F32,
+                             .a = a,
+                             .b = b,
+                             .lda = transpose_a ? m : k,
+                             .ldb = transpose_b ? k : n,
+                             .c = c,
+                             .ldc = n,
+                             .beta = beta};
+  return fx_cuda_gemm_run(((const fx_cuda_context *)args->gemm)->gemm, &product, args->stream);
+}
+
 static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t rows) {
-  fx_cuda_gemm *gemm = ((const fx_cuda_context *)args->gemm)->gemm;
   int64_t vocab = args->in[1]->type.dim[0], e = args->in[1]->type.dim[1];
   int64_t valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   const float *x = (const float *)args->in[0]->data + begin * e, *w = args->in[1]->data;
@@ -60,17 +79,13 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
   int grad = dx || dw;
   fx_cuda_fault *fault = fault_of(args);
   if (valid == 0) valid = vocab;
-  FX_TRY(fx_cuda_gemm_f32(gemm, false, true, rows, vocab, e, x, e, w, e, 0.0f, logits, vocab, args->stream));
+  FX_TRY(product_f32(args, false, true, rows, vocab, e, x, w, 0.0f, logits));
   FX_TRY(fx_cuda_run_rows(
-      args, FX_CUDA_CROSS_ENTROPY, rows, vocab,
+      args, FX_CUDA_CROSS_ENTROPY, FX_F32, rows, vocab,
       FX_CUDA_ARGS(&logits, &targets, &factor, &nll, &vocab, &valid, &begin, &grad, &fault)));
-  if (dx)
-    FX_TRY(
-        fx_cuda_gemm_f32(gemm, false, false, rows, e, vocab, logits, vocab, w, e, 0.0f, dx, e, args->stream));
+  if (dx) FX_TRY(product_f32(args, false, false, rows, e, vocab, logits, w, 0.0f, dx));
   float beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
-  if (dw)
-    FX_TRY(
-        fx_cuda_gemm_f32(gemm, true, false, vocab, e, rows, logits, vocab, x, e, beta, dw, e, args->stream));
+  if (dw) FX_TRY(product_f32(args, true, false, vocab, e, rows, logits, x, beta, dw));
   return FX_OK;
 }
 
@@ -80,7 +95,7 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
   void *nll = args->out[0]->data, *factor = args->in[3]->data, *loss = args->out[1]->data;
   for (int64_t begin = 0; begin < rows; begin += step)
     FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
-  return fx_cuda_run(args, FX_CUDA_SUM_NLL, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+  return fx_cuda_run(args, FX_CUDA_SUM_NLL, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
                      FX_CUDA_ARGS(&nll, &factor, &loss, &rows));
 }
 
@@ -95,6 +110,6 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
           length = args->in[0]->type.dim[1];
   return fx_cuda_run_flat(
-      args, FX_CUDA_DROPOUT, rows * fx_ceil_div(cols, 4),
+      args, FX_CUDA_DROPOUT, FX_F32, rows * fx_ceil_div(cols, 4),
       FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &seed, &site, &p, &keep, &rows, &cols, &length));
 }

@@ -1,19 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
 
-enum { MAX_SOURCES = 16, BLOCKS_A_MULTIPROCESSOR = 16 };
+enum {
+  MAX_SOURCES = 16,
+  TYPES = 2,
+  MAX_JOBS = MAX_SOURCES * TYPES,
+  MAX_WORKERS = 8,
+  BLOCKS_A_MULTIPROCESSOR = 16
+};
 
 struct fx_cuda_kernels {
-  fx_cuda_module *module[MAX_SOURCES]; /* by place in fx_cuda_op_sources */
-  fx_cuda_function function[FX_CUDA_KERNEL_COUNT];
+  fx_cuda_module *module[MAX_JOBS];
+  fx_cuda_function function[FX_CUDA_KERNEL_COUNT][TYPES]; /* the same twice where there is one */
+};
+
+enum { SINGLE, TYPED };
+
+static const struct kernel_row {
+  const char *file, *function;
+  int types;
+} g_rows[FX_CUDA_KERNEL_COUNT] = {
+#define FX_CUDA_KERNEL_ROW(name, file, function, types) {file, function, types},
+    FX_CUDA_KERNEL_LIST(FX_CUDA_KERNEL_ROW)
+#undef FX_CUDA_KERNEL_ROW
 };
 
 static const fx_cuda_source *find_source(const char *name) {
@@ -22,80 +43,152 @@ static const fx_cuda_source *find_source(const char *name) {
   return NULL;
 }
 
-fx_status fx_cuda_op_compile(const fx_cuda_source *source, const char *arch, fx_cache_image *image) {
+bool fx_cuda_op_typed(const fx_cuda_source *source) {
+  for (int k = 0; k < FX_CUDA_KERNEL_COUNT; k++)
+    if (g_rows[k].types == TYPED && strcmp(g_rows[k].file, source->name) == 0) return true;
+  return false;
+}
+
+fx_status fx_cuda_op_compile(const fx_cuda_source *source, fx_dtype dtype, const char *arch,
+                             fx_cache_image *image) {
   const fx_cuda_source *prelude = find_source("block.cuh");
-  FX_ASSERT(prelude);
-  char *text = fx_strfmt("%s\n#line 1 \"%s\"\n%s", prelude->text, source->name, source->text);
+  FX_ASSERT(prelude && (dtype == FX_F32 || dtype == FX_BF16));
+  char *text = fx_strfmt("#define T_IS_BF16 %d\n%s\n#line 1 \"%s\"\n%s", dtype == FX_BF16, prelude->text,
+                         source->name, source->text);
   if (!text) return fx_error(FX_ERR_MEMORY, "no memory for the text of %s", source->name);
   fx_status status = fx_nvrtc_compile(text, source->name, arch, NULL, 0, image);
   free(text);
   return status;
 }
 
-static fx_status load_module(const fx_cuda_driver *driver, const fx_cuda_source *source, const char *arch,
-                             fx_cuda_module **out) {
-  fx_cache_image image = {NULL, 0};
-  FX_TRY(fx_cuda_op_compile(source, arch, &image));
-  fx_status status = fx_cuda_module_load(driver, &image, out);
-  free(image.data);
-  return status == FX_OK ? FX_OK : fx_error_prefix(status, "%s for %s", source->name, arch);
+/* ---- compiling on several threads ---- */
+
+typedef struct job {
+  const fx_cuda_source *source;
+  fx_dtype dtype;
+  fx_cache_image image;
+  fx_status status;
+  char *text; /* of the error, which is kept per thread; NULL: none, or no memory for it */
+} job;
+
+typedef struct job_list {
+  job job[MAX_JOBS];
+  int count;
+  atomic_int next;
+  const char *arch;
+} job_list;
+
+static void *work(void *data) {
+  job_list *list = data;
+  for (;;) {
+    int i = atomic_fetch_add(&list->next, 1);
+    if (i >= list->count) return NULL;
+    job *j = &list->job[i];
+    j->status = fx_cuda_op_compile(j->source, j->dtype, list->arch, &j->image);
+    if (j->status != FX_OK) j->text = fx_strfmt("%s", fx_error_text());
+  }
+}
+
+static void add_jobs(job_list *list) {
+  FX_ASSERT(fx_cuda_op_sources_count <= MAX_SOURCES);
+  for (int i = 0; i < fx_cuda_op_sources_count; i++) {
+    const fx_cuda_source *source = &fx_cuda_op_sources[i];
+    if (strstr(source->name, ".cuh")) continue;
+    list->job[list->count++] = (job){.source = source, .dtype = FX_F32};
+    if (fx_cuda_op_typed(source)) list->job[list->count++] = (job){.source = source, .dtype = FX_BF16};
+  }
+}
+
+/* Leaves an image in every job, or the first error; the images are the caller's either way. */
+static fx_status compile_jobs(job_list *list) {
+  pthread_t thread[MAX_WORKERS];
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  int workers = (int)fx_min_i64(MAX_WORKERS, fx_max_i64(1, processors)), started = 0;
+  while (started < workers - 1 && pthread_create(&thread[started], NULL, work, list) == 0) started++;
+  work(list);
+  for (int i = 0; i < started; i++) pthread_join(thread[i], NULL);
+  for (int i = 0; i < list->count; i++)
+    if (list->job[i].status != FX_OK)
+      return fx_error(list->job[i].status, "%s",
+                      list->job[i].text ? list->job[i].text : "a CUDA source does not compile");
+  return FX_OK;
+}
+
+/* ---- loading ---- */
+
+static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_cuda_kernels *kernels) {
+  char name[64];
+  int type = j->dtype == FX_BF16;
+  for (int k = 0; k < FX_CUDA_KERNEL_COUNT; k++) {
+    const struct kernel_row *row = &g_rows[k];
+    if (strcmp(row->file, j->source->name) != 0 || (row->types == SINGLE && type)) continue;
+    snprintf(name, sizeof name, row->types == SINGLE ? "%s" : type ? "%s_bf16" : "%s_f32", row->function);
+    FX_TRY(fx_cuda_module_function(module, name, &kernels->function[k][type]));
+    if (row->types == SINGLE) kernels->function[k][1] = kernels->function[k][0];
+  }
+  return FX_OK;
 }
 
 fx_status fx_cuda_kernels_load(const fx_cuda_driver *driver, const char *arch, fx_cuda_kernels **out) {
-  static const struct {
-    const char *file, *function;
-  } rows[FX_CUDA_KERNEL_COUNT] = {
-#define FX_CUDA_KERNEL_ROW(name, file, function) {file, function},
-      FX_CUDA_KERNEL_LIST(FX_CUDA_KERNEL_ROW)
-#undef FX_CUDA_KERNEL_ROW
-  };
+  job_list list = {.arch = arch};
   fx_cuda_kernels *kernels = NULL;
   fx_status status = FX_OK;
-  FX_ASSERT(fx_cuda_op_sources_count <= MAX_SOURCES);
   FX_TRY(fx_calloc(&kernels, 1, sizeof *kernels));
-  for (int k = 0; k < FX_CUDA_KERNEL_COUNT; k++) {
-    const fx_cuda_source *source = find_source(rows[k].file);
-    FX_ASSERT(source);
-    fx_cuda_module **module = &kernels->module[source - fx_cuda_op_sources];
-    if (!*module) FX_TRY_GOTO(load_module(driver, source, arch, module), unload_kernels);
-    FX_TRY_GOTO(fx_cuda_module_function(*module, rows[k].function, &kernels->function[k]), unload_kernels);
+  add_jobs(&list);
+  FX_TRY_GOTO(compile_jobs(&list), free_jobs);
+  for (int i = 0; i < list.count; i++) {
+    job *j = &list.job[i];
+    status = fx_cuda_module_load(driver, &j->image, &kernels->module[i]);
+    if (status != FX_OK) {
+      fx_error_prefix(status, "%s for %s", j->source->name, arch);
+      goto free_jobs;
+    }
+    FX_TRY_GOTO(load_functions(kernels->module[i], j, kernels), free_jobs);
   }
   *out = kernels;
-  return FX_OK;
-unload_kernels:
-  fx_cuda_kernels_unload(kernels);
+free_jobs:
+  if (status != FX_OK) fx_cuda_kernels_unload(kernels);
+  for (int i = 0; i < list.count; i++) {
+    free(list.job[i].image.data);
+    free(list.job[i].text);
+  }
   return status;
 }
 
 void fx_cuda_kernels_unload(fx_cuda_kernels *kernels) {
   if (!kernels) return;
-  for (int i = 0; i < MAX_SOURCES; i++) fx_cuda_module_unload(kernels->module[i]);
+  for (int i = 0; i < MAX_JOBS; i++) fx_cuda_module_unload(kernels->module[i]);
   free(kernels);
 }
 
-const fx_cuda_function *fx_cuda_kernels_get(const fx_cuda_kernels *kernels, fx_cuda_kernel kernel) {
-  return &kernels->function[kernel];
+const fx_cuda_function *fx_cuda_kernels_get(const fx_cuda_kernels *kernels, fx_cuda_kernel kernel,
+                                            fx_dtype dtype) {
+  FX_ASSERT(dtype == FX_F32 || dtype == FX_BF16);
+  return &kernels->function[kernel][dtype == FX_BF16];
 }
 
-fx_status fx_cuda_run(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_cuda_dim grid, fx_cuda_dim block,
-                      void **params) {
+fx_status fx_cuda_run(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, fx_cuda_dim grid,
+                      fx_cuda_dim block, void **params) {
   const fx_cuda_context *context = args->gemm;
-  return fx_cuda_launch(&context->kernels->function[kernel], grid, block, 0, args->stream, params);
+  return fx_cuda_launch(fx_cuda_kernels_get(context->kernels, kernel, dtype), grid, block, 0, args->stream,
+                        params);
 }
 
-fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, int64_t n, void **params) {
+fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t n,
+                           void **params) {
   const fx_cuda_context *context = args->gemm;
   int64_t most = (int64_t)context->info.multiprocessors * BLOCKS_A_MULTIPROCESSOR;
   int64_t blocks = fx_min_i64(fx_ceil_div(n, FX_CUDA_BLOCK), most);
-  return fx_cuda_run(args, kernel, (fx_cuda_dim){(unsigned)blocks, 1, 1}, (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1},
-                     params);
+  return fx_cuda_run(args, kernel, dtype, (fx_cuda_dim){(unsigned)blocks, 1, 1},
+                     (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, params);
 }
 
-fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, int64_t rows, int64_t cols,
-                           void **params) {
+fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
+                           int64_t cols, void **params) {
   unsigned threads = 32;
   while (threads < 1024 && (int64_t)threads * 4 < cols) threads *= 2;
-  return fx_cuda_run(args, kernel, (fx_cuda_dim){(unsigned)rows, 1, 1}, (fx_cuda_dim){threads, 1, 1}, params);
+  return fx_cuda_run(args, kernel, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1}, (fx_cuda_dim){threads, 1, 1},
+                     params);
 }
 
 fx_status fx_cuda_run_copy(const fx_kernel_args *args, void *to, const void *from, size_t bytes) {
@@ -109,6 +202,6 @@ fx_status fx_cuda_run_copy(const fx_kernel_args *args, void *to, const void *fro
 
 fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, float *sum, int chunks,
                                    int64_t cols, int add) {
-  return fx_cuda_run_flat(args, FX_CUDA_SUM_PARTIALS, cols,
+  return fx_cuda_run_flat(args, FX_CUDA_SUM_PARTIALS, FX_F32, cols,
                           FX_CUDA_ARGS(&partial, &sum, &chunks, &cols, &add));
 }

@@ -14,17 +14,27 @@ static fx_cuda_gemm *gemm_of(const fx_kernel_args *args) {
 
 fx_status fx_linear_cuda(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
-  float *y = args->out[0]->data;
+  void *y = args->out[0]->data;
   void *bias = args->in[2] ? args->in[2]->data : NULL, *pre = args->out[1] ? args->out[1]->data : NULL;
   int64_t rows = fx_type_rows(&args->in[0]->type), width_in = fx_type_cols(&args->in[0]->type);
   int64_t width_out = fx_type_cols(&args->out[0]->type), n = rows * width_out;
   int activation = attr->activation;
-  FX_TRY(fx_cuda_gemm_f32(gemm_of(args), false, !attr->in_out, rows, width_out, width_in, args->in[0]->data,
-                          width_in, args->in[1]->data, attr->in_out ? width_out : width_in, 0.0f, y,
-                          width_out, args->stream));
+  fx_cuda_product product = {.transpose_b = !attr->in_out,
+                             .m = rows,
+                             .n = width_out,
+                             .k = width_in,
+                             .in = args->in[0]->type.dtype,
+                             .out = args->out[0]->type.dtype,
+                             .a = args->in[0]->data,
+                             .lda = width_in,
+                             .b = args->in[1]->data,
+                             .ldb = attr->in_out ? width_out : width_in,
+                             .c = y,
+                             .ldc = width_out};
+  FX_TRY(fx_cuda_gemm_run(gemm_of(args), &product, args->stream));
   if (activation == FX_ACT_NONE) pre = NULL; /* y is its own pre-activation */
   if (activation == FX_ACT_NONE && !bias) return FX_OK;
-  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, n,
+  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, FX_F32, n,
                           FX_CUDA_ARGS(&y, &bias, &pre, &activation, &n, &width_out));
 }
 
@@ -32,22 +42,42 @@ fx_status fx_linear_dx_cuda(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
   int64_t rows = fx_type_rows(&args->in[0]->type), width_out = fx_type_cols(&args->in[0]->type);
   int64_t width_in = fx_type_cols(&args->out[0]->type);
-  return fx_cuda_gemm_f32(gemm_of(args), false, attr->in_out, rows, width_in, width_out, args->in[0]->data,
-                          width_out, args->in[1]->data, attr->in_out ? width_out : width_in,
-                          args->accumulate & 1 ? 1.0f : 0.0f, args->out[0]->data, width_in, args->stream);
+  fx_cuda_product product = {.transpose_b = attr->in_out,
+                             .m = rows,
+                             .n = width_in,
+                             .k = width_out,
+                             .in = args->in[0]->type.dtype,
+                             .out = args->out[0]->type.dtype,
+                             .a = args->in[0]->data,
+                             .lda = width_out,
+                             .b = args->in[1]->data,
+                             .ldb = attr->in_out ? width_out : width_in,
+                             .c = args->out[0]->data,
+                             .ldc = width_in,
+                             .beta = args->accumulate & 1 ? 1.0f : 0.0f};
+  return fx_cuda_gemm_run(gemm_of(args), &product, args->stream);
 }
 
+/* dW is x^T dy where the weight is stored [I, O], dy^T x where it is [O, I]. */
 fx_status fx_linear_dw_cuda(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
   const fx_tensor *dy = args->in[0], *x = args->in[1];
-  int64_t rows = fx_type_rows(&dy->type), width_out = fx_type_cols(&dy->type),
-          width_in = fx_type_cols(&x->type);
-  float beta = args->accumulate & 1 ? 1.0f : 0.0f;
-  if (attr->in_out)
-    return fx_cuda_gemm_f32(gemm_of(args), true, false, width_in, width_out, rows, x->data, width_in,
-                            dy->data, width_out, beta, args->out[0]->data, width_out, args->stream);
-  return fx_cuda_gemm_f32(gemm_of(args), true, false, width_out, width_in, rows, dy->data, width_out, x->data,
-                          width_in, beta, args->out[0]->data, width_in, args->stream);
+  const fx_tensor *a = attr->in_out ? x : dy, *b = attr->in_out ? dy : x;
+  int64_t height = fx_type_cols(&a->type), width = fx_type_cols(&b->type);
+  fx_cuda_product product = {.transpose_a = true,
+                             .m = height,
+                             .n = width,
+                             .k = fx_type_rows(&dy->type),
+                             .in = dy->type.dtype,
+                             .out = args->out[0]->type.dtype,
+                             .a = a->data,
+                             .lda = height,
+                             .b = b->data,
+                             .ldb = width,
+                             .c = args->out[0]->data,
+                             .ldc = width,
+                             .beta = args->accumulate & 1 ? 1.0f : 0.0f};
+  return fx_cuda_gemm_run(gemm_of(args), &product, args->stream);
 }
 
 fx_status fx_bias_grad_cuda(const fx_kernel_args *args) {
@@ -55,7 +85,7 @@ fx_status fx_bias_grad_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int64_t step = fx_ceil_div(rows, FX_REDUCE_CHUNKS), chunks = fx_ceil_div(rows, step);
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), (unsigned)chunks, 1};
-  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, grid, (fx_cuda_dim){TILE, LANES, 1},
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, FX_F32, grid, (fx_cuda_dim){TILE, LANES, 1},
                      FX_CUDA_ARGS(&dy, &partial, &rows, &cols, &step)));
   return fx_cuda_run_sum_partials(args, partial, args->out[0]->data, (int)chunks, cols,
                                   (int)(args->accumulate & 1));
@@ -66,17 +96,17 @@ fx_status fx_act_grad_cuda(const fx_kernel_args *args) {
   void *dy = args->in[0]->data, *pre = args->in[1]->data, *dx = args->out[0]->data;
   int activation = attr->activation;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_ACT_GRAD, n, FX_CUDA_ARGS(&dy, &pre, &dx, &activation, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_ACT_GRAD, FX_F32, n, FX_CUDA_ARGS(&dy, &pre, &dx, &activation, &n));
 }
 
 fx_status fx_swiglu_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type), cols = fx_type_cols(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU, n, FX_CUDA_ARGS(&x, &y, &n, &cols));
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU, FX_F32, n, FX_CUDA_ARGS(&x, &y, &n, &cols));
 }
 
 fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args) {
   void *dy = args->in[0]->data, *x = args->in[1]->data, *dx = args->out[0]->data;
   int64_t n = fx_type_numel(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU_GRAD, n, FX_CUDA_ARGS(&dy, &x, &dx, &n, &cols));
+  return fx_cuda_run_flat(args, FX_CUDA_SWIGLU_GRAD, FX_F32, n, FX_CUDA_ARGS(&dy, &x, &dx, &n, &cols));
 }

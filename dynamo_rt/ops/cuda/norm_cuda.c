@@ -14,7 +14,7 @@ fx_status fx_norm_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int layer = attr->kind == FX_NORM_LAYER;
   float eps = attr->eps;
-  return fx_cuda_run_rows(args, FX_CUDA_NORM, rows, cols,
+  return fx_cuda_run_rows(args, FX_CUDA_NORM, FX_F32, rows, cols,
                           FX_CUDA_ARGS(&x, &w, &b, &y, &mean, &rstd, &layer, &eps, &cols));
 }
 
@@ -29,12 +29,12 @@ fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
   int layer = attr->kind == FX_NORM_LAYER, add = (int)(args->accumulate & 1);
   if (args->out[1] || args->out[2]) { /* before dx, which may be where dy is */
     fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), (unsigned)chunks, 1};
-    FX_TRY(fx_cuda_run(args, FX_CUDA_NORM_DW_PARTIAL, grid, (fx_cuda_dim){TILE, LANES, 1},
+    FX_TRY(fx_cuda_run(args, FX_CUDA_NORM_DW_PARTIAL, FX_F32, grid, (fx_cuda_dim){TILE, LANES, 1},
                        FX_CUDA_ARGS(&dy, &x, &mean, &rstd, &dw, &db, &rows, &cols, &step)));
   }
   if (args->out[0]) {
     void *dx = args->out[0]->data;
-    FX_TRY(fx_cuda_run_rows(args, FX_CUDA_NORM_DX, rows, cols,
+    FX_TRY(fx_cuda_run_rows(args, FX_CUDA_NORM_DX, FX_F32, rows, cols,
                             FX_CUDA_ARGS(&dy, &x, &w, &mean, &rstd, &dx, &layer, &add, &cols)));
   }
   if (args->out[1])

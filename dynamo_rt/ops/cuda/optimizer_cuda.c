@@ -11,9 +11,9 @@ fx_status fx_clip_cuda(const fx_kernel_args *args) {
   void *partial = args->workspace;
   int64_t n = fx_type_numel(&args->in[0]->type), chunk = CHUNK, chunks = fx_ceil_div(n, CHUNK);
   double max_norm = ((const fx_clip_attr *)args->attr)->max_norm;
-  FX_TRY(fx_cuda_run(args, FX_CUDA_SQUARE_PARTIAL, (fx_cuda_dim){(unsigned)chunks, 1, 1},
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SQUARE_PARTIAL, FX_F32, (fx_cuda_dim){(unsigned)chunks, 1, 1},
                      (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, FX_CUDA_ARGS(&grad, &partial, &n, &chunk)));
-  return fx_cuda_run(args, FX_CUDA_CLIP_FACTOR, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+  return fx_cuda_run(args, FX_CUDA_CLIP_FACTOR, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
                      FX_CUDA_ARGS(&partial, &norm, &factor, &max_norm, &chunks));
 }
 
@@ -27,6 +27,6 @@ fx_status fx_adamw_cuda(const fx_kernel_args *args) {
     if (args->out[3 + i]) copy[i] = args->out[3 + i]->data;
   int64_t n = fx_type_numel(&args->in[0]->type);
   return fx_cuda_run_flat(
-      args, FX_CUDA_ADAMW, n,
+      args, FX_CUDA_ADAMW, FX_F32, n,
       FX_CUDA_ARGS(&p, &g, &m, &v, &lr, &step, &norm, &factor, &attr, &copy[0], &copy[1], &copy[2], &n));
 }

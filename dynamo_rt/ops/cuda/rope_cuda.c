@@ -7,7 +7,7 @@ fx_status fx_rope_table_cuda(const fx_kernel_args *args) {
   void *positions = args->in[0]->data, *table = args->out[0]->data;
   int64_t rows = fx_type_numel(&args->in[0]->type), half = attr->head_dim / 2;
   double theta = attr->theta;
-  return fx_cuda_run_flat(args, FX_CUDA_ROPE_TABLE, rows * half,
+  return fx_cuda_run_flat(args, FX_CUDA_ROPE_TABLE, FX_F32, rows * half,
                           FX_CUDA_ARGS(&positions, &table, &theta, &rows, &half));
 }
 
@@ -17,6 +17,6 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int64_t rotated = attr->heads * attr->head_dim, half = attr->head_dim / 2;
   float sign = (float)attr->sign;
-  return fx_cuda_run_flat(args, FX_CUDA_ROPE, rows * (cols - rotated / 2),
+  return fx_cuda_run_flat(args, FX_CUDA_ROPE, FX_F32, rows * (cols - rotated / 2),
                           FX_CUDA_ARGS(&x, &table, &y, &sign, &rows, &cols, &rotated, &half));
 }
