@@ -54,12 +54,10 @@ free_documents:
 
 static fx_status build(bench *b) {
   const fx_config *config = b->config;
-  int threads = (int)config->runtime.threads;
-  fx_affinity here = fx_affinity_get();
-  if (threads == FX_CONFIG_AUTO) threads = fx_affinity_threads(&here, 1, 0, NULL);
+  int threads = config->runtime.threads == FX_CONFIG_AUTO ? 0 : (int)config->runtime.threads;
   b->B = config->train.micro_batch_size;
   b->T = config->train.seq_length;
-  if (!b->device) FX_TRY(fx_device_choose(config, threads, 1, &b->device));
+  if (!b->device) FX_TRY(fx_device_choose_alone(config, threads, &b->device));
   FX_TRY(fx_model_create_on(config, b->device, &b->model));
   FX_TRY(fx_params_initialize(&b->model->params, (uint64_t)config->train.seed));
   FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));

@@ -73,9 +73,7 @@ static fx_status load(fx_generator *g, const char *path, int threads, fx_runtime
   g->config->runtime.device = device;
   if (g->config->runtime.dtype == FX_RUNTIME_DTYPE_BFLOAT16)
     g->config->runtime.dtype = FX_RUNTIME_DTYPE_AUTO; /* as the device here likes it */
-  fx_affinity mine = fx_affinity_get();
-  if (threads <= 0) threads = fx_affinity_threads(&mine, 1, 0, NULL);
-  FX_TRY_GOTO(fx_device_choose(g->config, threads, 1, &g->device), close_ckpt);
+  FX_TRY_GOTO(fx_device_choose_alone(g->config, threads, &g->device), close_ckpt);
   FX_TRY_GOTO(fx_model_create_weights(g->config, g->device, &g->model), close_ckpt);
   FX_TRY_GOTO(read_weights(g, ckpt), close_ckpt);
 close_ckpt:

@@ -51,16 +51,16 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
                               fx_graph *graph) {
   const fx_params *p = &c->model->params;
   bool add = phase == FX_PHASE_MICRO_MID || phase == FX_PHASE_MICRO_LAST;
-  bool reduce = (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST) && c->dp && c->dp->size > 1;
+  bool last = phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST;
   fx_model_values values = {NULL};
   fx_value *grads = NULL;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_model_bind(c->model, graph, &values), free_values);
   FX_TRY_GOTO(fx_calloc(&grads, (size_t)p->num_storages, sizeof *grads), free_values);
   fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, p->numel));
-  fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->loss,
-                                        fx_type_1d(FX_F32, 1 + FX_STEP_FLAGS));
-  fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->loss);
+  fx_type signal_type = fx_type_1d(FX_F32, 1 + FX_STEP_FLAGS);
+  fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->signal, signal_type);
+  fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->signal);
   FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
   for (int64_t s = 0; s < p->num_storages; s++) {
     fx_value place =
@@ -68,14 +68,15 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
     (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
   }
   (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
-  if (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST)
+  if (last)
     fx_store(FX_AT(graph),
-             fx_graph_persistent(graph, "flags", results->flags, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
+             fx_graph_persistent(graph, "flags", results->signal + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
              fx_graph_input(graph, "flags"));
-  if (reduce) {
+  if (last && c->dp && c->dp->size > 1) {
     record_reduction(c, graph);
-    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
+    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
   }
+  if (last) fx_store(FX_AT(graph), fx_graph_persistent(graph, "results", results->loss, signal_type), signal);
   status = fx_graph_status(graph);
 free_values:
   free(grads);

@@ -86,10 +86,13 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   if (!stepper->config.bucket_elements) stepper->config.bucket_elements = DEFAULT_BUCKET;
   stepper->capacity = config->B * config->T;
   fx_step_results *r = &stepper->results;
+  void *signal = NULL;
   size_t tokens = (size_t)stepper->capacity;
   FX_TRY_GOTO(fx_plan_cache_create(&stepper->cache), destroy_stepper);
   FX_TRY_GOTO(allocate_result(config->device, 1 + FX_STEP_FLAGS, &r->loss), destroy_stepper);
   r->flags = r->loss + 1;
+  FX_TRY_GOTO(fx_device_alloc(config->device, (1 + FX_STEP_FLAGS) * sizeof(float), &signal), destroy_stepper);
+  r->signal = signal;
   FX_TRY_GOTO(allocate_result(config->device, 1, &r->grad_norm), destroy_stepper);
   FX_TRY_GOTO(allocate_result(config->device, tokens, &r->nll), destroy_stepper);
   *r->loss = *r->grad_norm = 0;
@@ -110,6 +113,7 @@ void fx_stepper_destroy(fx_stepper *stepper) {
     if (stepper->slot_event[i])
       stepper->config.device->vtable->event_destroy(stepper->config.device, stepper->slot_event[i]);
   fx_device_release(stepper->config.device, stepper->arena);
+  fx_device_release(stepper->config.device, stepper->results.signal);
   float *results[] = {stepper->results.loss, stepper->results.grad_norm, stepper->results.nll,
                       stepper->results.logits};
   for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)

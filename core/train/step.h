@@ -47,8 +47,9 @@ const char *fx_phase_name(fx_phase phase);
 enum { FX_STEP_FLAGS = 2 };
 
 typedef struct fx_step_results {
-  float *loss; /* [1] micro plans: sum over the micro-batches so far of factor * nll; reduced over dp at the
-                  end. eval: sum of nll of this rank's batch times factor */
+  float *signal; /* [1 + FX_STEP_FLAGS] of the device: loss and flags of the micro-batches so far */
+  float *loss;   /* [1] after the last micro plan: sum over the micro-batches of factor * nll, reduced over
+                    dp. eval: sum of nll of this rank's batch times factor */
   float *
       flags; /* [FX_STEP_FLAGS], behind loss: the runtime input `flags` of the last micro-batch, summed over
                 dp: how ranks learn in the same step that one of them was signalled or has written its part */

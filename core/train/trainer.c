@@ -73,11 +73,12 @@ static fx_status create_device(fx_trainer *run) {
   fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, FX_CONTROL_TIMEOUT_MS);
   free(offsets);
   if (status != FX_OK) return status;
-  int automatic = fx_affinity_threads((const fx_affinity *)(const void *)all, control->size, control->rank,
-                                      control->rank == 0 ? run->job->log : NULL);
-  free(all);
+  const fx_affinity *ranks = (const fx_affinity *)(const void *)all;
+  int automatic =
+      fx_affinity_threads(ranks, control->size, control->rank, control->rank == 0 ? run->job->log : NULL);
   if (threads == FX_CONFIG_AUTO) threads = automatic;
-  status = fx_device_choose(run->config, threads, control->size, &run->device);
+  status = fx_device_choose(run->config, ranks, control->size, control->rank, threads, &run->device);
+  free(all);
   return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
 }
 
@@ -235,8 +236,8 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
   FX_TRY(create_device(run));
-  FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context,
-                            &run->topology));
+  FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
+                               (int)run->config->parallel.context, &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));

@@ -122,7 +122,18 @@ static void *address(const fx_plan *plan, fx_value value) {
   return plan->arena + plan->blocks[plan->block_of[info->storage]].offset + info->offset;
 }
 
+/* Agreed with the other ranks, so they open the same communicators in the same order. */
+static fx_status open_comms(const fx_plan *plan) {
+  for (int32_t i = 0; i < plan->num_steps; i++) {
+    const fx_node *node = &plan->graph->nodes[plan->steps[i].node];
+    if (node->op->effects & FX_EFFECT_COLLECTIVE)
+      FX_TRY(fx_comm_open(((const fx_collective_attr *)node->attr)->comm));
+  }
+  return FX_OK;
+}
+
 fx_status fx_plan_bind(fx_plan *plan, void *arena) {
+  FX_TRY(open_comms(plan));
   if (plan->options.mode == FX_EXEC_EAGER) return FX_OK;
   if (plan->arena != arena) fx_exec_forget(plan);
   plan->arena = arena;
