@@ -111,7 +111,7 @@ fx_value fx_graph_input(fx_graph *graph, const char *name) {
   return graph->input_value[index];
 }
 
-static const void *copy_attr(fx_graph *graph, const void *attr, size_t bytes) {
+const void *fx_graph_copy_attr(fx_graph *graph, const void *attr, size_t bytes) {
   size_t head = fx_align_up(sizeof(fx_attr_block), 16);
   fx_attr_block *block = calloc(1, head + bytes);
   if (!block) {
@@ -160,7 +160,7 @@ static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, cons
     types[i] = &in_copy[i];
   }
   if (op->attr_bytes) {
-    node->attr = copy_attr(graph, attr, op->attr_bytes);
+    node->attr = fx_graph_copy_attr(graph, attr, op->attr_bytes);
     if (!node->attr) return FX_ERR_MEMORY;
   }
   fx_status status = op->infer(types, node->attr, out_type);

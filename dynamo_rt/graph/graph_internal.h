@@ -29,6 +29,8 @@ static inline bool fx_value_is(const fx_graph *graph, fx_value value) {
   return value >= 0 && value < graph->num_values;
 }
 
+/* A copy that lives as long as the graph; NULL without memory. */
+const void *fx_graph_copy_attr(fx_graph *graph, const void *attr, size_t bytes);
 /* Makes every look at storage `from` a look at storage `to`, `offset` bytes further in. */
 void fx_graph_merge_storage(fx_graph *graph, int32_t from, int32_t to, int64_t offset);
 /* Replaces each use of `from` as an input by `to`. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers with a fused bias and activation epilogue, and SwiGLU. x is [..., I] and contiguous. */
+/* Linear layers with a fused bias and activation epilogue, and SwiGLU. x is [..., I] and contiguous; x,
+ * weight, bias and the result are all F32 or all BF16, the gradients of weight and bias are F32 either way.
+ */
 #ifndef FX_DYNAMO_RT_OPS_LINEAR_H
 #define FX_DYNAMO_RT_OPS_LINEAR_H
 
@@ -22,6 +24,11 @@ fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, 
 
 /* x [..., 2F] = gate | up -> silu(gate) * up [..., F] (Shazeer, arXiv:2002.05202). */
 fx_value fx_swiglu(fx_graph *graph, fx_value x);
+
+/* What passes/fuse.c merges: act_grad(linear_dx(dy, W), pre), into the op returned last. */
+bool fx_is_linear_dx(const fx_node *node);
+bool fx_is_act_grad(const fx_node *node);
+const fx_op *fx_linear_dx_act_op(void); /* in: dy, W, pre; attributes: W's layout, pre's activation */
 
 #ifdef __cplusplus
 }

@@ -17,8 +17,12 @@ typedef struct fx_norm_attr {
   float eps;    /* inside the square root */
 } fx_norm_attr;
 
-/* x [..., E], weight [E], bias [E] or FX_NONE (RMSNorm takes none) -> [..., E]. */
+/* x [..., E] F32 or BF16, weight [E] and bias [E] (or FX_NONE; RMSNorm takes none) F32 -> as x. */
 fx_value fx_norm(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_norm_attr attr);
+
+/* What passes/fuse.c merges: norm(add(a, b), weight, bias), into the op returned last. */
+bool fx_is_norm(const fx_node *node);
+const fx_op *fx_add_norm_op(void); /* in: a, b, weight, bias; out: y, mean, rstd, sum; fx_norm_attr */
 
 #ifdef __cplusplus
 }

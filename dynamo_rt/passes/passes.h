@@ -12,6 +12,12 @@ extern "C" {
 /* Merges equal pure nodes. Returns how many went. */
 int fx_pass_cse(fx_graph *graph);
 
+/* Merges a pair of nodes into one whose kernels touch the memory once: act_grad(linear_dx(dy, W), pre) where
+ * nothing else reads the inner gradient, and norm(add(a, b)), which keeps the sum as an output. The merged
+ * node stands where the first of the pair stood, so what the second one read must be there by then and stay
+ * as it is. Returns how many pairs went. Expects dead nodes to be marked. */
+int fx_pass_fuse(fx_graph *graph);
+
 /* Writes gradients in place: the producer of `src` in store(dst, src) writes dst itself, in accumulate(dst,
  * src) and in add(a, b) it adds onto what is there, where its kernels can and nobody in between looks.
  * Returns how many folded. */
@@ -30,7 +36,7 @@ int fx_pass_hoist(fx_graph *graph);
  */
 fx_status fx_verify(const fx_graph *graph);
 
-/* All of them in their order: cse, dce, fold, dce, hoist, verify. */
+/* All of them in their order: cse, dce, fuse, fold, dce, hoist, verify. */
 fx_status fx_graph_optimize(fx_graph *graph);
 
 #ifdef __cplusplus

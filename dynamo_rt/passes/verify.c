@@ -108,6 +108,7 @@ fx_status fx_graph_optimize(fx_graph *graph) {
   FX_TRY(fx_graph_status(graph));
   fx_pass_cse(graph);
   fx_pass_dce(graph);
+  fx_pass_fuse(graph);
   fx_pass_fold(graph);
   fx_pass_dce(graph);
   fx_pass_hoist(graph);

@@ -51,16 +51,18 @@ static int32_t completion(const fx_plan *plan, int32_t i) {
   return plan->num_steps - 1;
 }
 
-/* Output 0 takes over the memory of an input that dies here, where the op's kernels allow it. */
-static void merge_in_place(fx_plan *plan, int32_t i) {
+/* Output k takes over the memory of an input that dies here, where the op's kernels allow it. */
+static void merge_in_place(fx_plan *plan, int32_t i, int k) {
   const fx_graph *graph = plan->graph;
   const fx_step *step = &plan->steps[i];
   const fx_node *node = &graph->nodes[step->node];
-  int alias = node->op->may_alias[0];
-  if (!alias || node->accumulate || step->lane != FX_LANE_COMPUTE || node->out[0] == FX_NONE) return;
-  const fx_value_info *in = &graph->values[node->in[alias - 1]], *out = &graph->values[node->out[0]];
+  int alias = node->op->may_alias[k];
+  if (!alias || node->accumulate || step->lane != FX_LANE_COMPUTE || node->out[k] == FX_NONE) return;
+  const fx_value_info *in = &graph->values[node->in[alias - 1]], *out = &graph->values[node->out[k]];
   int32_t from = plan->block_of[out->storage], to = plan->block_of[in->storage];
   if (from < 0 || to < 0 || from == to) return;
+  for (int j = 0; j < k; j++) /* two outputs of one input that is given twice */
+    if (node->out[j] != FX_NONE && plan->block_of[graph->values[node->out[j]].storage] == to) return;
   fx_block *old = &plan->blocks[to], *fresh = &plan->blocks[from];
   bool fits = old->last == i && fresh->first == i && old->bytes == fresh->bytes && in->offset == 0 &&
               out->offset == 0 && fx_type_bytes(&in->type) == old->bytes &&
@@ -98,6 +100,7 @@ fx_status fx_plan_place(fx_plan *plan) {
     plan->blocks[step->workspace_block] = (fx_block){.bytes = step->workspace_bytes, .first = i, .last = i};
   }
   if (plan->options.mode == FX_EXEC_EAGER) return FX_OK; /* every storage is its own buffer there */
-  for (int32_t i = 0; i < plan->num_steps; i++) merge_in_place(plan, i);
+  for (int32_t i = 0; i < plan->num_steps; i++)
+    for (int k = 0; k < FX_MAX_OUT; k++) merge_in_place(plan, i, k);
   return fx_arena_plan_blocks(plan->blocks, plan->num_blocks, &plan->stats.arena);
 }

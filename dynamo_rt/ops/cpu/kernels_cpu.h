@@ -25,12 +25,13 @@ fx_status fx_cast_cpu(const fx_kernel_args *args);
 fx_status fx_store_cpu(const fx_kernel_args *args);
 fx_status fx_linear_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dx_cpu(const fx_kernel_args *args);
+fx_status fx_linear_dx_act_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dw_cpu(const fx_kernel_args *args);
-fx_status fx_bias_grad_cpu(const fx_kernel_args *args);
 fx_status fx_act_grad_cpu(const fx_kernel_args *args);
 fx_status fx_swiglu_cpu(const fx_kernel_args *args);
 fx_status fx_swiglu_grad_cpu(const fx_kernel_args *args);
 fx_status fx_norm_cpu(const fx_kernel_args *args);
+fx_status fx_add_norm_cpu(const fx_kernel_args *args);
 fx_status fx_norm_grad_cpu(const fx_kernel_args *args);
 fx_status fx_rope_table_cpu(const fx_kernel_args *args);
 fx_status fx_rope_cpu(const fx_kernel_args *args);
@@ -43,7 +44,7 @@ fx_status fx_adamw_cpu(const fx_kernel_args *args);
 
 size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);
-size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+size_t fx_linear_dw_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);

@@ -63,7 +63,9 @@ fx_status fx_linear_dx_cpu(const fx_kernel_args *args) {
                      args->accumulate & 1 ? 1.0f : 0.0f, args->out[0]->data, width_in);
 }
 
-fx_status fx_linear_dw_cpu(const fx_kernel_args *args) {
+/* ---- gradients of the parameters ---- */
+
+static fx_status weight_grad(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
   const fx_tensor *dy = args->in[0], *x = args->in[1];
   int64_t rows = fx_type_rows(&dy->type), width_out = fx_type_cols(&dy->type),
@@ -76,33 +78,36 @@ fx_status fx_linear_dw_cpu(const fx_kernel_args *args) {
                      width_in, beta, args->out[0]->data, width_in);
 }
 
-/* ---- bias gradient ---- */
-
 FX_ISA_CLONES static void sum_rows(const float *x, int64_t rows, int64_t cols, float *sum) {
   memset(sum, 0, (size_t)cols * sizeof *sum);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < cols; c++) sum[c] += x[r * cols + c];
 }
 
-size_t fx_bias_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
-                                  int threads) {
-  (void)out, (void)attr, (void)threads;
-  return (size_t)(FX_REDUCE_CHUNKS * fx_type_cols(in[0])) * sizeof(float);
-}
-
-fx_status fx_bias_grad_cpu(const fx_kernel_args *args) {
+static void bias_grad(const fx_kernel_args *args) {
   const float *dy = args->in[0]->data;
-  float *db = args->out[0]->data, *partial = args->workspace;
+  float *db = args->out[1]->data, *partial = args->workspace;
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int64_t step = fx_ceil_div(rows, FX_REDUCE_CHUNKS), chunks = fx_ceil_div(rows, step);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t i = 0; i < chunks; i++)
     sum_rows(dy + i * step * cols, fx_min_i64(step, rows - i * step), cols, partial + i * cols);
   for (int64_t c = 0; c < cols; c++) {
-    float sum = args->accumulate & 1 ? db[c] : 0.0f;
+    float sum = args->accumulate & 2 ? db[c] : 0.0f;
     for (int64_t i = 0; i < chunks; i++) sum += partial[i * cols + c];
     db[c] = sum;
   }
+}
+
+size_t fx_linear_dw_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
+                                  int threads) {
+  (void)attr, (void)threads;
+  return out[1].ndim ? (size_t)(FX_REDUCE_CHUNKS * fx_type_cols(in[0])) * sizeof(float) : 0;
+}
+
+fx_status fx_linear_dw_cpu(const fx_kernel_args *args) {
+  if (args->out[0]) FX_TRY(weight_grad(args));
+  if (args->out[1]) bias_grad(args);
   return FX_OK;
 }
 
@@ -124,18 +129,28 @@ FX_ISA_CLONES static void gelu_tanh_grad_row(const float *dy, const float *x, fl
   }
 }
 
-fx_status fx_act_grad_cpu(const fx_kernel_args *args) {
+/* dx may be dy. */
+static void act_grad(const fx_kernel_args *args, const float *dy, const float *pre, float *dx) {
   const fx_linear_attr *attr = args->attr;
-  const float *dy = args->in[0]->data, *x = args->in[1]->data;
-  float *dx = args->out[0]->data;
-  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  int64_t rows = fx_type_rows(&args->out[0]->type), cols = fx_type_cols(&args->out[0]->type);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
     if (attr->activation == FX_ACT_GELU)
-      gelu_grad_row(dy + r * cols, x + r * cols, dx + r * cols, cols);
+      gelu_grad_row(dy + r * cols, pre + r * cols, dx + r * cols, cols);
     else
-      gelu_tanh_grad_row(dy + r * cols, x + r * cols, dx + r * cols, cols);
+      gelu_tanh_grad_row(dy + r * cols, pre + r * cols, dx + r * cols, cols);
   }
+}
+
+fx_status fx_act_grad_cpu(const fx_kernel_args *args) {
+  act_grad(args, args->in[0]->data, args->in[1]->data, args->out[0]->data);
+  return FX_OK;
+}
+
+fx_status fx_linear_dx_act_cpu(const fx_kernel_args *args) {
+  float *dx = args->out[0]->data;
+  FX_TRY(fx_linear_dx_cpu(args));
+  act_grad(args, dx, args->in[2]->data, dx);
   return FX_OK;
 }
 

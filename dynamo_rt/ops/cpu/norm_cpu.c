@@ -30,20 +30,56 @@ FX_ISA_CLONES static void normalize_row(const float *x, const float *w, const fl
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * w[i];
 }
 
+typedef struct norm_rows {
+  fx_norm_attr attr;
+  const float *w, *b;
+  float *mean, *rstd; /* either may be NULL */
+  int64_t cols;
+} norm_rows;
+
+/* y may be x. */
+static void norm_row(const norm_rows *n, const float *x, float *y, int64_t row) {
+  float mu = n->attr.kind == FX_NORM_LAYER ? row_mean(x, n->cols) : 0.0f;
+  float scale = 1.0f / sqrtf(row_mean_square(x, mu, n->cols) + n->attr.eps);
+  normalize_row(x, n->w, n->b, mu, scale, y, n->cols);
+  if (n->mean) n->mean[row] = mu;
+  if (n->rstd) n->rstd[row] = scale;
+}
+
+static norm_rows rows_of(const fx_kernel_args *args, int weight) {
+  const fx_tensor *b = args->in[weight + 1];
+  return (norm_rows){.attr = *(const fx_norm_attr *)args->attr,
+                     .w = args->in[weight]->data,
+                     .b = b ? b->data : NULL,
+                     .mean = args->out[1] ? args->out[1]->data : NULL,
+                     .rstd = args->out[2] ? args->out[2]->data : NULL,
+                     .cols = fx_type_cols(&args->in[0]->type)};
+}
+
 fx_status fx_norm_cpu(const fx_kernel_args *args) {
-  const fx_norm_attr *attr = args->attr;
-  const float *x = args->in[0]->data, *w = args->in[1]->data, *b = args->in[2] ? args->in[2]->data : NULL;
-  float *y = args->out[0]->data, *mean = args->out[1] ? args->out[1]->data : NULL;
-  float *rstd = args->out[2] ? args->out[2]->data : NULL;
-  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  const norm_rows n = rows_of(args, 1);
+  const float *x = args->in[0]->data;
+  float *y = args->out[0]->data;
+  int64_t rows = fx_type_rows(&args->in[0]->type);
+#pragma omp parallel for schedule(static) num_threads(args->threads)
+  for (int64_t r = 0; r < rows; r++) norm_row(&n, x + r * n.cols, y + r * n.cols, r);
+  return FX_OK;
+}
+
+FX_ISA_CLONES static void add_row(const float *a, const float *b, float *sum, int64_t n) {
+  for (int64_t i = 0; i < n; i++) sum[i] = a[i] + b[i];
+}
+
+fx_status fx_add_norm_cpu(const fx_kernel_args *args) {
+  const norm_rows n = rows_of(args, 2);
+  const float *a = args->in[0]->data, *b = args->in[1]->data;
+  float *y = args->out[0]->data, *sum = args->out[3] ? args->out[3]->data : y;
+  int64_t rows = fx_type_rows(&args->in[0]->type);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
-    const float *row = x + r * cols;
-    float mu = attr->kind == FX_NORM_LAYER ? row_mean(row, cols) : 0.0f;
-    float scale = 1.0f / sqrtf(row_mean_square(row, mu, cols) + attr->eps);
-    normalize_row(row, w, b, mu, scale, y + r * cols, cols);
-    if (mean) mean[r] = mu;
-    if (rstd) rstd[r] = scale;
+    int64_t at = r * n.cols;
+    add_row(a + at, b + at, sum + at, n.cols);
+    norm_row(&n, sum + at, y + at, r);
   }
   return FX_OK;
 }

@@ -18,6 +18,18 @@ fx_status fx_norm_cuda(const fx_kernel_args *args) {
                           FX_CUDA_ARGS(&x, &w, &b, &y, &mean, &rstd, &layer, &eps, &cols));
 }
 
+fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
+  void *a = args->in[0]->data, *b = args->in[1]->data;
+  fx_tensor *sum = args->out[3] ? args->out[3] : args->out[0];
+  int64_t n = fx_type_numel(&sum->type);
+  fx_kernel_args norm = *args;
+  norm.in[0] = sum;
+  norm.in[1] = args->in[2];
+  norm.in[2] = args->in[3];
+  FX_TRY(fx_cuda_run_flat(args, FX_CUDA_ADD, sum->type.dtype, n, FX_CUDA_ARGS(&a, &b, &sum->data, &n)));
+  return fx_norm_cuda(&norm);
+}
+
 /* The workspace is the CPU's: [2, FX_REDUCE_CHUNKS, cols]. */
 fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
   const fx_norm_attr *attr = args->attr;
