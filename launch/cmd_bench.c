@@ -35,12 +35,20 @@ static void print_step(const fx_bench_step_report *r) {
   printf("step        %10.2f ms   %.1f tokens/s (median of %d; fastest %.1f ms, first %.1f ms, capture %.1f "
          "ms)\n",
          r->step_ms, r->tokens_per_s, r->steps, r->best_step_ms, r->first_step_ms, r->capture_ms);
-  printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
-  if (r->bounds.fma_gflops > 0)
-    printf("arithmetic  %10.1f GFLOP/s of %.1f (multiply-adds in registers): %.1f%%\n", r->gflops,
-           r->bounds.fma_gflops, 100 * r->gflops / r->bounds.fma_gflops);
+  if (r->memory.gpu)
+    printf("kernels     %10.2f ms   one by one; launching a step takes the host %.0f us\n", r->kernel_ms,
+           r->launch_us);
+  else
+    printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
+  if (r->launched_step_ms > 0)
+    printf("CUDA graphs %10.2f ms   a step; %.2f ms when its kernels are launched one by one\n", r->step_ms,
+           r->launched_step_ms);
+  if (r->bounds.gflops > 0)
+    printf("arithmetic  %10.1f GFLOP/s of %.1f (%s): %.1f%%\n", r->gflops, r->bounds.gflops,
+           r->memory.gpu ? "nominal peak" : "multiply-adds in registers", 100 * r->gflops / r->bounds.gflops);
   else
     printf("arithmetic  %10.1f GFLOP/s\n", r->gflops);
+  if (r->mfu_percent > 0) printf("MFU         %10.1f %%\n", r->mfu_percent);
   printf("\n%-22s %6s %10s %8s %10s %12s %10s\n", "op", "calls", "ms", "share", "best ms", "GFLOP/s", "GB/s");
   for (int i = 0; i < r->num_ops; i++) {
     const fx_bench_op *op = &r->ops[i];
@@ -48,13 +56,16 @@ static void print_step(const fx_bench_step_report *r) {
     printf("%-22s %6d %10.3f %7.1f%% %10.3f %12.1f %10.1f\n", op->name, op->calls, op->ms,
            100 * op->ms / r->kernel_ms, op->best_ms, op->gflop / seconds, op->gbyte / seconds);
   }
-  if (r->bounds.fma_gflops > 0)
-    printf("%-22s %6s %10s %8s %10s %12.1f %10.1f\n", "bound", "", "", "", "", r->bounds.fma_gflops,
+  if (r->bounds.copy_gbps > 0)
+    printf("%-22s %6s %10s %8s %10s %12.1f %10.1f\n", "bound", "", "", "", "", r->bounds.gflops,
            r->bounds.copy_gbps);
   char memory[FX_MEMORY_TEXT];
   fx_memory_print(&r->memory, memory);
   printf("\nmemory planned %s\n       VmHWM %.1f MiB (%+.1f%%)\n", memory, (double)r->peak_bytes / 1048576.0,
-         fx_memory_excess_percent(&r->memory, r->peak_bytes));
+         fx_memory_excess_percent(fx_memory_planned(&r->memory), r->peak_bytes));
+  if (r->memory.gpu)
+    printf("       GPU memory in use %.1f MiB (%+.1f%%)\n", (double)r->gpu_peak_bytes / 1048576.0,
+           fx_memory_excess_percent(fx_memory_planned_gpu(&r->memory), r->gpu_peak_bytes));
 }
 
 static void put(json_t *row, const char *key, double value) {
@@ -85,8 +96,15 @@ static int bench_step(const fx_config *config, int steps, bool snapshot, bool js
   put(row, "tokens_per_s", r.tokens_per_s);
   put(row, "kernel_ms", r.kernel_ms);
   put(row, "dispatch_percent", r.dispatch_percent);
+  if (r.memory.gpu) {
+    put(row, "launch_us", r.launch_us);
+    put(row, "launched_step_ms", r.launched_step_ms);
+    put_int(row, "gpu_planned_bytes", fx_memory_planned_gpu(&r.memory));
+    put_int(row, "gpu_peak_bytes", r.gpu_peak_bytes);
+  }
+  json_object_set_new(row, "mfu_percent", r.mfu_percent > 0 ? json_real(r.mfu_percent) : json_null());
   put(row, "gflops", r.gflops);
-  put(row, "bound_gflops", r.bounds.fma_gflops);
+  put(row, "bound_gflops", r.bounds.gflops);
   put(row, "bound_gbps", r.bounds.copy_gbps);
   put(row, "capture_ms", r.capture_ms);
   put(row, "first_step_ms", r.first_step_ms);
@@ -107,13 +125,13 @@ static int bench_gemm(const fx_config *config, bool json) {
   fx_status status = fx_bench_gemm(config, &r);
   if (status != FX_OK) return fx_report(status);
   printf("%s, %d threads; %% of %.1f GFLOP/s (multiply-adds in registers)\n\n", r.provider, r.threads,
-         r.bounds.fma_gflops);
+         r.bounds.gflops);
   printf("%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s", "%");
   json_t *rows = json_array();
   for (int i = 0; i < r.count; i++) {
     const fx_bench_product *p = &r.product[i];
     printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, p->pass, (long long)p->m,
-           (long long)p->n, (long long)p->k, p->ms, p->gflops, 100 * p->gflops / r.bounds.fma_gflops);
+           (long long)p->n, (long long)p->k, p->ms, p->gflops, 100 * p->gflops / r.bounds.gflops);
     json_t *row = json_object();
     json_object_set_new(row, "product", json_string(p->name));
     json_object_set_new(row, "pass", json_string(p->pass));
@@ -124,7 +142,7 @@ static int bench_gemm(const fx_config *config, bool json) {
   printf("\nall products of a step: %.1f ms\n", r.step_ms);
   json_t *all = json_object();
   put(all, "step_ms", r.step_ms);
-  put(all, "bound_gflops", r.bounds.fma_gflops);
+  put(all, "bound_gflops", r.bounds.gflops);
   json_object_set_new(all, "products", rows);
   if (json)
     print_json(all);

@@ -51,11 +51,16 @@ typedef struct fx_trainer {
   int64_t bad_in_a_row;
   float *snapshot; /* [3 * numel], or NULL when nothing is saved beside training */
   fx_saver saver;
-  fx_memory_account memory; /* rank 0 */
-  char *resumed_from;       /* path of the step that this run started from, or NULL */
+  fx_memory_account memory;
+  double peak_flops;  /* of a rank's GPU, nominal; 0: unknown, or a CPU */
+  char *resumed_from; /* path of the step that this run started from, or NULL */
   bool saved_since_start, stopped;
   bool failed_together; /* the failure is a save's, which every rank has learnt */
   double tokens, seconds, last_loss, last_valid_loss;
+  struct {
+    bool wanted;
+    double launched_s, recorded_s; /* of one step each way */
+  } recording;
 } fx_trainer;
 
 static inline int64_t fx_trainer_iteration(const fx_trainer *run) {
@@ -65,6 +70,11 @@ static inline int64_t fx_trainer_iteration(const fx_trainer *run) {
 /* Control-channel calls are MPI calls: they go through the service thread, as every one does. */
 fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine);
 fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets);
+
+/* recording.c: makes the choice between recordings and launched kernels over the first steps. step: after
+ * step number `done` of this process (from 1), which took `seconds`; collective in the step that decides. */
+void fx_trainer_recording_begin(fx_trainer *run);
+fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double seconds);
 
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);

@@ -256,6 +256,7 @@ void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account) {
   const fx_step_config *c = &stepper->config;
   account->params = 4 * c->model->params.numel * (int64_t)sizeof(float);
   if (c->model->params.compute) account->params += c->model->params.numel * (int64_t)sizeof(uint16_t);
+  account->gpu = c->device->backend != FX_BACKEND_CPU;
   account->arena = (int64_t)fx_stepper_arena_bytes(stepper);
   account->arena_bound = (int64_t)fx_stepper_arena_bound(stepper);
   account->inputs = 2 * (int64_t)fx_inputs_slot_bytes(c->inputs);

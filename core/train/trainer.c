@@ -14,6 +14,7 @@
 #include "core/train/state.h"
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
 #include "parallel/agree.h"
 
@@ -80,6 +81,11 @@ static fx_status create_device(fx_trainer *run) {
   status = fx_device_choose(run->config, ranks, control->size, control->rank, threads, &run->device);
   free(all);
   return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
+}
+
+static int64_t gpu_in_use(const fx_trainer *run) {
+  size_t used = 0, total = 0;
+  return fx_device_memory_info(run->device, &used, &total) == FX_OK ? (int64_t)used : 0;
 }
 
 static bool saves_beside(const fx_trainer *run) {
@@ -175,17 +181,24 @@ static fx_status capture(fx_trainer *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
+  int64_t before = gpu_in_use(run);
   status = fx_stepper_bind(run->stepper);
   if (status == FX_OK) status = fx_stepper_refresh(run->stepper);
+  int64_t grown = gpu_in_use(run) - before - (int64_t)fx_stepper_arena_bytes(run->stepper);
+  run->memory.gpu_comm = run->job->control->size > 1 && grown > 0 ? grown : 0;
+  fx_trainer_recording_begin(run);
   return fx_trainer_barrier_status(run, status);
 }
 
 static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   char memory[FX_MEMORY_TEXT];
-  char compute[64] = "GPU";
+  char compute[96];
   if (run->device->backend == FX_BACKEND_CPU)
     snprintf(compute, sizeof compute, "%d threads a rank", run->device->threads);
+  else
+    snprintf(compute, sizeof compute, "%.60s, %s", run->device->name,
+             fx_dtype_name(run->model->params.dtype));
   fx_info(run->job->log,
           "%lld parameters | %s | %s, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
           (long long)fx_model_num_params(run->model), run->topology_text, compute, run->device->isa,
@@ -195,6 +208,12 @@ static void describe(fx_trainer *run) {
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->attention->text);
+  if (run->peak_flops > 0)
+    fx_info(run->job->log, "MFU is of %.0f TFLOP/s a GPU (%s, %s)", run->peak_flops / 1e12, run->device->name,
+            fx_dtype_name(run->model->params.dtype));
+  else if (run->device->backend != FX_BACKEND_CPU)
+    fx_info(run->job->log, "MFU n/a: the peak of %s in %s is not known", run->device->name,
+            fx_dtype_name(run->model->params.dtype));
   fx_stepper_account(run->stepper, &run->memory);
   run->memory.data = fx_pipeline_bytes(run->pipeline);
   fx_memory_print(&run->memory, memory);
@@ -206,11 +225,12 @@ static void describe_peak(const fx_trainer *run) {
   size_t used = 0, total = 0;
   if (run->job->control->rank != 0) return;
   if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
-    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
-            (double)used / 1048576.0, (double)total / 1048576.0);
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, %+.1f%% of what was planned",
+            (double)used / 1048576.0, (double)total / 1048576.0,
+            fx_memory_excess_percent(fx_memory_planned_gpu(&run->memory), (int64_t)used));
   else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
-            (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
+            (double)peak / 1048576.0, fx_memory_excess_percent(fx_memory_planned(&run->memory), peak));
 }
 
 static fx_status create_data(fx_trainer *run) {
@@ -236,11 +256,15 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
   FX_TRY(create_device(run));
+  run->memory.gpu_start = gpu_in_use(run);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
+  run->peak_flops = run->device->backend == FX_BACKEND_CPU
+                        ? 0
+                        : fx_device_peak(run->device->name, run->model->params.dtype);
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
@@ -352,8 +376,12 @@ static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seco
                         .grad_norm = (double)*results->grad_norm,
                         .tokens_per_s = seconds > 0 ? tokens / seconds : 0,
                         .step_ms = 1000 * seconds / (double)steps,
+                        .mfu = NAN,
                         .consumed_samples = run->consumed_samples,
                         .skipped = run->skipped};
+  if (run->peak_flops > 0)
+    row.mfu = fx_model_flops_per_token(run->model, config->train.seq_length) * row.tokens_per_s /
+              (run->peak_flops * run->job->control->size);
   return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
 }
 
@@ -415,6 +443,7 @@ static fx_status loop(fx_trainer *run) {
       run->tokens += tokens;
       run->seconds += took;
     }
+    FX_TRY(fx_trainer_recording_step(run, done, took));
     int64_t step = fx_trainer_iteration(run);
     if (step % train->log_interval == 0 || step == train->iters || run->bad_in_a_row > 0) {
       FX_TRY(log_step(run, lr, steps, seconds));

@@ -57,6 +57,9 @@ typedef struct fx_device_vtable {
   void (*release_shared)(fx_device *device, fx_place place, void *memory);
   fx_status (*memory_info)(fx_device *device, size_t *used, size_t *total);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
+  /* Launches, waits for the task alone and says how long it took by the device's clock; NULL: the host's
+   * clock is right. */
+  fx_status (*launch_timed)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns);
   fx_status (*event_create)(fx_device *device, fx_event **out);
   void (*event_destroy)(fx_device *device, fx_event *event);
   fx_status (*event_record)(fx_device *device, fx_lane lane, fx_event *event);
@@ -82,6 +85,7 @@ struct fx_device {
   const char *isa;  /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
   const void *gemm; /* borrowed by kernels: the fx_gemm provider of a CPU, the fx_cuda_context of a GPU */
   const char *gemm_name; /* "oneDNN 2.6.3", "cuBLASLt 13.0.2" */
+  const char *name;      /* of the product, "NVIDIA H200"; "CPU" */
   int comm_delay_us;     /* tests: sleep before every task of a communication lane */
 };
 

@@ -251,6 +251,7 @@ fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device
                              .threads = threads,
                              .isa = detect_isa(),
                              .gemm = gemm,
+                             .name = "CPU",
                              .gemm_name = fx_gemm_name(gemm)};
   pthread_mutex_init(&device->mutex, NULL);
   pthread_cond_init(&device->changed, NULL);

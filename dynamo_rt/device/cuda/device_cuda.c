@@ -20,7 +20,8 @@ typedef struct cuda_device {
   fx_cuda_context context;
   fx_cuda_late late;
   void *stream[FX_LANE_COUNT];
-  void *fork; /* event at which a recording's lanes leave the compute lane */
+  void *clock[2]; /* events with times */
+  void *fork;     /* event at which a recording's lanes leave the compute lane */
 } cuda_device;
 
 static fx_status enter(fx_device *base) {
@@ -96,6 +97,22 @@ static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) 
 static fx_status cuda_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
   FX_TRY(enter(base));
   return task(arg, ((cuda_device *)base)->stream[lane]);
+}
+
+static fx_status cuda_launch_timed(fx_device *base, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  void *stream = device->stream[lane];
+  float ms = 0;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[0], stream), "the record of an event"));
+  FX_TRY(task(arg, stream));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[1], stream), "the record of an event"));
+  FX_TRY(base->vtable->sync(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_elapsed(&ms, device->clock[0], device->clock[1]),
+                       "the time between two events"));
+  *ns = (int64_t)(1e6 * (double)ms);
+  return FX_OK;
 }
 
 /* ---- events: the driver's own handles ---- */
@@ -240,7 +257,9 @@ static void cuda_destroy(fx_device *base) {
     if (device->late.kernels) device->late.destroy(device->late.kernels);
     fx_cuda_kernels_unload(device->context.kernels);
     if (device->context.fault) driver->memory_free_host(device->context.fault);
-    if (device->fork) driver->event_destroy(device->fork);
+    void *events[] = {device->fork, device->clock[0], device->clock[1]};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+      if (events[i]) driver->event_destroy(events[i]);
     for (int l = 0; l < FX_LANE_COUNT; l++)
       if (device->stream[l]) driver->stream_destroy(device->stream[l]);
     driver->context_release(device->context.device);
@@ -256,6 +275,7 @@ static const fx_device_vtable g_cuda_vtable = {
     .release_shared = cuda_release_shared,
     .memory_info = cuda_memory_info,
     .launch = cuda_launch,
+    .launch_timed = cuda_launch_timed,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
@@ -299,6 +319,8 @@ static fx_status fill_context(cuda_device *device) {
     FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),
                          "a stream"));
   FX_TRY(fx_cuda_check(driver, driver->event_create(&device->fork, FX_CU_EVENT_DISABLE_TIMING), "an event"));
+  for (int i = 0; i < 2; i++)
+    FX_TRY(fx_cuda_check(driver, driver->event_create(&device->clock[i], 0), "an event"));
   FX_TRY(fx_cuda_check(
       driver,
       driver->memory_alloc_host((void **)&context->fault, sizeof *context->fault, FX_CU_HOST_PORTABLE),
@@ -325,7 +347,8 @@ fx_status fx_device_create_cuda(int ordinal, fx_device **out) {
                              .backend = FX_BACKEND_CUDA,
                              .threads = 1,
                              .isa = context->arch,
-                             .gemm = context};
+                             .gemm = context,
+                             .name = context->info.name};
   status = fill_context(device);
   if (status != FX_OK) {
     cuda_destroy(&device->base);
