@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `flexion bench step|gemm|attention CONFIG`: how fast this machine runs a configuration, against what it
- * could at best. */
+/* `flexion bench step|gemm|comm|attention CONFIG`: how fast this machine runs a configuration, against what
+ * it could at best. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bench/comm.h"
 #include "core/bench/gemm.h"
 #include "core/bench/step.h"
 #include "launch/commands.h"
 #include "launch/report.h"
+#include "parallel/comm/mpi/bootstrap.h"
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
         "       flexion bench gemm CONFIG [key=value...] [--json]\n"
+        "       flexion bench comm CONFIG [key=value...] [--json]\n"
         "       flexion bench attention CONFIG [key=value...] [...]; see flexion bench attention --help\n"
         "\n"
-        "step: a training step on random tokens; gemm: the matrix products of that step; attention: the op.\n"
+        "step: a training step on random tokens; gemm: the matrix products of that step; comm: the "
+        "collectives\n"
+        "between ranks (start it with launch/run.sh -np N); attention: the op.\n"
         "\n"
         "One process, one micro-batch a step; times are medians, rates of ops those of their best step. "
         "Bounds are\n"
@@ -151,6 +156,50 @@ static int bench_gemm(const fx_config *config, bool json) {
   return 0;
 }
 
+static void print_comm(const fx_bench_comm_report *r, bool json) {
+  json_t *rows = json_array();
+  printf("%d ranks, %s, %s; a rank's own copy moves %.1f GB/s\n\n", r->ranks, r->transport, r->device,
+         r->copy_gbps);
+  printf("%-16s %12s %12s %10s\n", "collective", "KiB", "us", "GB/s");
+  for (int i = 0; i < r->count; i++) {
+    const fx_bench_comm_row *c = &r->row[i];
+    printf("%-16s %12lld %12.1f %10.2f\n", fx_collective_name(c->kind), (long long)c->bytes >> 10, c->us,
+           c->gbps);
+    json_t *row = json_object();
+    json_object_set_new(row, "collective", json_string(fx_collective_name(c->kind)));
+    put_int(row, "bytes", c->bytes);
+    put(row, "us", c->us);
+    put(row, "gbps", c->gbps);
+    json_array_append_new(rows, row);
+  }
+  json_t *all = json_object();
+  put_int(all, "ranks", r->ranks);
+  json_object_set_new(all, "transport", json_string(r->transport));
+  put(all, "copy_gbps", r->copy_gbps);
+  json_object_set_new(all, "collectives", rows);
+  if (json)
+    print_json(all);
+  else
+    json_decref(all);
+}
+
+static int bench_comm(const fx_config *config, bool json) {
+  fx_control *control = NULL;
+  fx_bench_comm_report r;
+  fx_status status = fx_mpi_bootstrap(NULL, NULL, &control);
+  if (status != FX_OK) return fx_report(status);
+  status = fx_bench_comm(config, control, &r);
+  int rank = control->rank, code = fx_status_exit_code(status);
+  if (status == FX_OK && rank == 0) print_comm(&r, json);
+  if (status != FX_OK && rank == 0) fx_report(status);
+  fx_control_destroy(control);
+  fx_mpi_finalize();
+  return code;
+}
+
+typedef enum subject { STEP, GEMM, COMM, SUBJECTS } subject;
+static const char *const g_subjects[SUBJECTS] = {[STEP] = "step", [GEMM] = "gemm", [COMM] = "comm"};
+
 int fx_cmd_bench(int argc, char **argv) {
   static const struct option options[] = {{"steps", required_argument, NULL, 's'},
                                           {"snapshot", no_argument, NULL, 'S'},
@@ -185,13 +234,13 @@ int fx_cmd_bench(int argc, char **argv) {
   if (*end || steps < 1 || steps > 100)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
-  bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
-       is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
-  if (!is_step && !is_gemm)
+  int what = 0;
+  while (what < SUBJECTS && (optind >= argc || strcmp(argv[optind], g_subjects[what]) != 0)) what++;
+  if (what == SUBJECTS)
     return fx_report(fx_error(FX_ERR_USAGE,
-                              "bench expects step, gemm or attention, got %s; see flexion bench --help",
+                              "bench expects step, gemm, comm or attention, got %s; see flexion bench --help",
                               optind < argc ? argv[optind] : "nothing"));
-  if (is_gemm && snapshot)
+  if (what != STEP && snapshot)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
   if (optind + 1 >= argc)
@@ -201,7 +250,9 @@ int fx_cmd_bench(int argc, char **argv) {
   fx_status status =
       fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
   if (status != FX_OK) return fx_report(status);
-  int code = is_step ? bench_step(config, (int)steps, snapshot, json) : bench_gemm(config, json);
+  int code = what == STEP   ? bench_step(config, (int)steps, snapshot, json)
+             : what == GEMM ? bench_gemm(config, json)
+                            : bench_comm(config, json);
   fx_config_destroy(config);
   return code;
 }

@@ -12,7 +12,6 @@
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
-#include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
@@ -63,25 +62,6 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
 }
 
 /* ---- set-up ---- */
-
-static fx_status create_device(fx_trainer *run) {
-  fx_control *control = run->job->control;
-  int threads = (int)run->config->runtime.threads;
-  fx_affinity mine = fx_affinity_get();
-  char *all = NULL;
-  int64_t *offsets = NULL;
-  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
-  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, FX_CONTROL_TIMEOUT_MS);
-  free(offsets);
-  if (status != FX_OK) return status;
-  const fx_affinity *ranks = (const fx_affinity *)(const void *)all;
-  int automatic =
-      fx_affinity_threads(ranks, control->size, control->rank, control->rank == 0 ? run->job->log : NULL);
-  if (threads == FX_CONFIG_AUTO) threads = automatic;
-  status = fx_device_choose(run->config, ranks, control->size, control->rank, threads, &run->device);
-  free(all);
-  return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
-}
 
 static int64_t gpu_in_use(const fx_trainer *run) {
   size_t used = 0, total = 0;
@@ -255,7 +235,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
-  FX_TRY(create_device(run));
+  FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
   run->memory.gpu_start = gpu_in_use(run);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
