@@ -125,6 +125,7 @@ typedef struct fx_config_optimizer {
   double eps;
   double weight_decay;
   double clip_grad; /* 0 = off */
+  bool stochastic_rounding;
 } fx_config_optimizer;
 
 typedef struct fx_config_schedule {

@@ -79,6 +79,7 @@ const fx_key fx_schema[] = {
   {FLOAT(optimizer, eps), "1.0e-8", RANGE(FX_ABOVE_0, 1), HELP("added to the root of the second moment")},
   {FLOAT(optimizer, weight_decay), "0.1", RANGE(0, 1000), HELP("decoupled; not on norms, biases")},
   {FLOAT(optimizer, clip_grad), "1.0", RANGE(0, 1e9), HELP("largest global gradient norm; 0: off")},
+  {BOOL(optimizer, stochastic_rounding), "false", HELP("round bfloat16 weights stochastically after each update, not to nearest")},
 
   {ENUM(schedule, decay), "cosine", VALUES("cosine|linear|constant|wsd"), HELP("shape of the learning rate after warm-up")},
   {INT(schedule, warmup_iters), "auto", RANGE(0, any_count), AUTO, HELP("linear warm-up; auto: 100, or a tenth of decay_iters when that is less")},

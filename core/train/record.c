@@ -100,7 +100,13 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin
                          fx_value norm, fx_value factor) {
   const fx_params *p = &c->model->params;
   const fx_config_optimizer *o = &c->model->config->optimizer;
-  fx_adamw_attr attr = {o->betas[0], o->betas[1], o->eps, begin < p->num_decay ? o->weight_decay : 0.0};
+  fx_adamw_attr attr = {.beta1 = o->betas[0],
+                        .beta2 = o->betas[1],
+                        .eps = o->eps,
+                        .weight_decay = begin < p->num_decay ? o->weight_decay : 0.0,
+                        .seed = (uint64_t)c->model->config->train.seed,
+                        .first = begin,
+                        .stochastic = o->stochastic_rounding};
   fx_type type = fx_type_1d(FX_F32, end - begin);
   fx_value copies[3];
   if (end == begin) return;

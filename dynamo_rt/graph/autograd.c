@@ -36,7 +36,8 @@ static void mark_needed(tape *t, const fx_value *wrt, int count, int64_t num_nod
     bool needed = false;
     for (int i = 0; i < node->op->max_in; i++) needed |= node->in[i] != FX_NONE && t->needed[node->in[i]];
     if (!node->op->vjp && fx_slice_column(node) < 0) needed = false;
-    for (int i = 0; needed && i < node->op->num_out; i++) t->needed[node->out[i]] = true;
+    for (int i = 0; needed && i < node->op->num_out; i++)
+      if (node->out[i] != FX_NONE) t->needed[node->out[i]] = true;
   }
 }
 

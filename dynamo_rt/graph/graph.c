@@ -167,6 +167,7 @@ static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, cons
   if (status != FX_OK) return fx_error_prefix(status, "%s", op->name);
   FX_TRY(fx_grow(&graph->nodes, &graph->node_capacity, graph->num_nodes + 1, sizeof *node));
   for (int i = 0; i < op->num_out; i++) {
+    if (op->must_alias[i] && in[op->must_alias[i] - 1] == FX_NONE) continue; /* absent, as its input is */
     fx_value_info info = {.type = out_type[i], .node = (int32_t)graph->num_nodes, .out = (int8_t)i};
     FX_TRY(place_output(graph, node, i, &info));
     FX_TRY(add_value(graph, info, &node->out[i]));
@@ -243,7 +244,8 @@ fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *f
     fx_graph_at(graph, original.file, original.line);
     graph->layer = original.layer + layer_step;
     fx_graph_record(graph, original.op, original.attr, in, out);
-    for (int i = 0; i < original.op->num_out; i++) map[original.out[i]] = out[i];
+    for (int i = 0; i < original.op->num_out; i++)
+      if (original.out[i] != FX_NONE) map[original.out[i]] = out[i];
   }
   graph->layer = saved_layer;
   for (int i = 0; i < num_result; i++) result[i] = map[result[i]];

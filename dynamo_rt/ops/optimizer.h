@@ -19,13 +19,22 @@ fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *fa
 
 typedef struct fx_adamw_attr {
   double beta1, beta2, eps, weight_decay;
+  uint64_t seed;      /* of the stochastic rounding */
+  int64_t first;      /* place of element 0 in the parameters of the whole model, whatever the layout */
+  int32_t stochastic; /* round `compute` up with the probability of what is cut off, not to nearest even */
+  int32_t reserved;
 } fx_adamw_attr;
 
 /* AdamW (Loshchilov and Hutter, arXiv:1711.05101), the arithmetic of torch.optim.AdamW in fp32: param,
- * exp_avg, exp_avg_sq [n] are updated in place from factor * grad. lr [1] F32; step [1] int64, 1 for the
- * first update. snapshot: NULL, or three buffers [n] that receive the updated param, exp_avg and exp_avg_sq
- * in the same pass: a checkpoint's copy for 12 bytes of writing an element, while a copy of its own would
- * read them again. */
+ * exp_avg, exp_avg_sq [n] F32 are updated in place from factor * grad. lr [1] F32; step [1] int64, 1 for the
+ * first update. A norm that is not finite leaves them as they were.
+ * compute: FX_NONE, or [n] BF16, which receives the new parameters rounded in the same pass (and is left as
+ * it was where they are). Sixteen bits of Philox(seed, hash of FX_ADAMW_SITE, place / 8, step) round an
+ * element stochastically, the same ones on every layout and backend. snapshot: NULL, or three buffers [n]
+ * that receive param, exp_avg and exp_avg_sq after the step in the same pass: a checkpoint's copy for 12
+ * bytes of writing an element, while a copy of its own would read them again.
+ */
+#define FX_ADAMW_SITE "adamw.round"
 typedef struct fx_adamw_values {
   fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor, compute;
 } fx_adamw_values;

@@ -44,7 +44,7 @@ int fx_pass_cse(fx_graph *graph) {
   for (int64_t n = 0; n < graph->num_nodes; n++) {
     const fx_node *node = &graph->nodes[n];
     for (int i = 0; (node->op->effects & FX_EFFECT_MUTATES) && i < node->op->num_out; i++)
-      mutated[graph->values[node->out[i]].storage] = true;
+      if (node->out[i] != FX_NONE) mutated[graph->values[node->out[i]].storage] = true;
   }
   for (int64_t n = 0; n < graph->num_nodes; n++) {
     fx_node *node = &graph->nodes[n];

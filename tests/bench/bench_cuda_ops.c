@@ -88,8 +88,10 @@ static void record(bench *b, int64_t rows, int64_t E, int64_t V) {
                        .lr = value(b, "lr", fx_type_1d(FX_F32, 1), 0),
                        .step = value(b, "step", fx_type_1d(FX_I64, 1), 0),
                        .norm = norm,
-                       .factor = factor};
-  fx_adamw(FX_AT(g), &v, NULL, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
+                       .factor = factor,
+                       .compute = FX_NONE};
+  fx_adamw(FX_AT(g), &v, NULL,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   ok(fx_graph_status(g));
 }
 

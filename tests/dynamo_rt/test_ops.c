@@ -175,7 +175,8 @@ static void adamw_and_clip(void) {
   float *copy[3] = {normals(N, 1, 0), normals(N, 1, 0), normals(N, 1, 0)};
   fx_value snapshot[3];
   for (int i = 0; i < 3; i++) snapshot[i] = fx_graph_persistent(FX_AT(g), "snapshot", copy[i], type);
-  fx_adamw(FX_AT(g), &values, snapshot, (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
+  fx_adamw(FX_AT(g), &values, snapshot,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1});
   CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "update"}, device, &plan));
   CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
   CHECK_OK(fx_plan_bind(plan, arena));

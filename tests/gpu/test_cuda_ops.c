@@ -179,10 +179,12 @@ static void build_adamw(gpu_world *w, float sigma, bool snapshot) {
                        .lr = world_number(w, "lr", 1e-3f),
                        .step = world_count(w, "step", 7),
                        .norm = norm,
-                       .factor = factor};
+                       .factor = factor,
+                       .compute = FX_NONE};
   world_output(w, "norm", norm);
   world_output(w, "factor", factor);
-  fx_adamw(FX_AT(w->graph), &v, snapshot ? copies : NULL, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
+  fx_adamw(FX_AT(w->graph), &v, snapshot ? copies : NULL,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
 }
 
 static void build_update(gpu_world *w) {

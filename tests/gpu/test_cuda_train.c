@@ -114,7 +114,8 @@ static fx_graph *record_update(const trainer *t) {
                        .norm = norm,
                        .factor = factor,
                        .compute = FX_NONE};
-  fx_adamw(FX_AT(g), &v, copies, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
+  fx_adamw(FX_AT(g), &v, copies,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   return g;
 }
 

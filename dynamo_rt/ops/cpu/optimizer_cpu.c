@@ -2,7 +2,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/base/philox.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/optimizer.h"
 
@@ -59,6 +61,31 @@ static void copy_block(const fx_kernel_args *args, int64_t begin, int64_t n) {
            (size_t)n * sizeof(float));
 }
 
+static uint16_t round_stochastically(float x, uint32_t random16) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7F800000u) == 0x7F800000u) return fx_f32_to_bf16(x);
+  return (uint16_t)((bits + random16) >> 16);
+}
+
+/* Elements [begin, begin + n) of the parameters, rounded. A draw holds the bits of eight. */
+static void round_block(const fx_kernel_args *args, int64_t begin, int64_t n) {
+  const fx_adamw_attr *a = args->attr;
+  const float *p = args->out[0]->data;
+  uint16_t *to = args->out[6]->data;
+  uint64_t site = fx_hash64_text(FX_ADAMW_SITE), step = (uint64_t) * (const int64_t *)args->in[5]->data;
+  fx_philox random = {{0}};
+  for (int64_t i = begin; i < begin + n; i++) {
+    uint64_t place = (uint64_t)(a->first + i);
+    if (!a->stochastic) {
+      to[i] = fx_f32_to_bf16(p[i]);
+      continue;
+    }
+    if (i == begin || place % 8 == 0) random = fx_philox_at(a->seed, site, place / 8, step);
+    to[i] = round_stochastically(p[i], random.word[place % 8 / 2] >> (place % 2 * 16) & 0xFFFFu);
+  }
+}
+
 /* A gradient that is not finite leaves parameters and moments as they were; a snapshot is taken all the same.
  */
 fx_status fx_adamw_cpu(const fx_kernel_args *args) {
@@ -79,6 +106,7 @@ fx_status fx_adamw_cpu(const fx_kernel_args *args) {
   for (int64_t i = 0; i < n; i += BLOCK) {
     int64_t length = fx_min_i64(BLOCK, n - i);
     if (update) adamw_block(p + i, grad + i, m + i, v + i, length, &f);
+    if (update && args->out[6]) round_block(args, i, length);
     if (snapshot) copy_block(args, i, length);
   }
   return FX_OK;

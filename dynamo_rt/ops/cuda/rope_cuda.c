@@ -17,6 +17,6 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
   int64_t rotated = attr->heads * attr->head_dim, half = attr->head_dim / 2;
   float sign = (float)attr->sign;
-  return fx_cuda_run_flat(args, FX_CUDA_ROPE, FX_F32, rows * (cols - rotated / 2),
+  return fx_cuda_run_flat(args, FX_CUDA_ROPE, args->in[0]->type.dtype, rows * (cols - rotated / 2),
                           FX_CUDA_ARGS(&x, &table, &y, &sign, &rows, &cols, &rotated, &half));
 }
