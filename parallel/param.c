@@ -93,13 +93,27 @@ fx_status fx_params_upload(const fx_params *params, float *flat, const float *ho
   return copy_flat(params, flat, host);
 }
 
-/* Normal number `index` of a tensor: Box-Muller on one Philox block gives four; index / 4 is the counter. */
-static float normal_at(uint64_t seed, uint64_t site, int64_t index, double std) {
-  fx_philox r = fx_philox_at(seed, site, (uint64_t)index / 4, 0);
-  int pair = (int)(index & 2);
-  double radius = sqrt(-2.0 * log(fx_philox_open(r.word[pair]))),
-         angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
-  return (float)(std * radius * (index & 1 ? sin(angle) : cos(angle)));
+/* Normal numbers 4 block .. 4 block + 3 of a tensor: Box-Muller on one Philox block. */
+static void normals_at(uint64_t seed, uint64_t site, int64_t block, double std, float out[4]) {
+  fx_philox r = fx_philox_at(seed, site, (uint64_t)block, 0);
+  for (int pair = 0; pair < 4; pair += 2) {
+    double radius = std * sqrt(-2.0 * log(fx_philox_open(r.word[pair]))),
+           angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
+    out[pair] = (float)(radius * cos(angle));
+    out[pair + 1] = (float)(radius * sin(angle));
+  }
+}
+
+/* Elements `begin` on of the whole tensor, by their number there. */
+static void draw_normals(float *data, int64_t count, int64_t begin, uint64_t seed, uint64_t site,
+                         double std) {
+  float four[4];
+  int64_t drawn = -1;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t index = begin + i;
+    if (index / 4 != drawn) normals_at(seed, site, drawn = index / 4, std, four);
+    data[i] = four[index % 4];
+  }
 }
 
 static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed, float *weight) {
@@ -107,15 +121,15 @@ static void initialize_param(const fx_params *params, const fx_param *param, uin
   uint64_t site = fx_hash64_text(param->name);
   int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
 #pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < param->count[0]; r++)
-    for (int64_t c = 0; c < cols; c++) {
-      int64_t index = (param->start[0] + r) * global_cols + param->start[1] + c;
-      float value = param->init == FX_INIT_ONES       ? 1.0f
-                    : param->init == FX_INIT_CONSTANT ? (float)param->init_std
-                                                      : 0.0f;
-      if (param->init == FX_INIT_NORMAL) value = normal_at(seed, site, index, param->init_std);
-      data[r * cols + c] = value;
-    }
+  for (int64_t r = 0; r < param->count[0]; r++) {
+    int64_t first = (param->start[0] + r) * global_cols + param->start[1];
+    if (param->init == FX_INIT_NORMAL)
+      draw_normals(data + r * cols, cols, first, seed, site, param->init_std);
+    for (int64_t c = 0; param->init != FX_INIT_NORMAL && c < cols; c++)
+      data[r * cols + c] = param->init == FX_INIT_ONES       ? 1.0f
+                           : param->init == FX_INIT_CONSTANT ? (float)param->init_std
+                                                             : 0.0f;
+  }
 }
 
 fx_status fx_params_initialize(fx_params *params, uint64_t seed) {
