@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear is y = act(pre), pre = x W^T + b; `pre` is its second output, dropped when no backward reads it. The
  * backward is separate ops so that unused ones vanish and each can add straight into its gradient; both
- * parameters' gradients are one op, because one product can sum its operand beside it.
+ * parameters' gradients are one op, which leaves to the backend whether dy is read once or twice for them.
  *
  * Activations and weights are of one type T, float32 or bfloat16; gradients of parameters are float32. */
 #include "dynamo_rt/ops/linear.h"

@@ -116,6 +116,8 @@ static fx_status weight_grad(const fx_kernel_args *args) {
   return multiply(args, &product);
 }
 
+/* In two stages of its own: the library's sum of an operand beside the product takes longer, and exists for
+ * half of the transpositions only (tests/bench/RESULTS.md). */
 static fx_status bias_grad(const fx_kernel_args *args) {
   void *dy = args->in[0]->data;
   float *partial = args->workspace;
