@@ -66,9 +66,11 @@ static void print_step(const fx_bench_step_report *r) {
            r->bounds.copy_gbps);
   char memory[FX_MEMORY_TEXT];
   fx_memory_print(&r->memory, memory);
-  printf("\nmemory planned %s\n       VmHWM %.1f MiB (%+.1f%%)\n", memory, (double)r->peak_bytes / 1048576.0,
-         fx_memory_excess_percent(fx_memory_planned(&r->memory), r->peak_bytes));
-  if (r->memory.gpu)
+  printf("\nmemory planned %s\n", memory);
+  if (!r->memory.gpu)
+    printf("       VmHWM %.1f MiB (%+.1f%%)\n", (double)r->peak_bytes / 1048576.0,
+           fx_memory_excess_percent(fx_memory_planned(&r->memory), r->peak_bytes));
+  else
     printf("       GPU memory in use %.1f MiB (%+.1f%%)\n", (double)r->gpu_peak_bytes / 1048576.0,
            fx_memory_excess_percent(fx_memory_planned_gpu(&r->memory), r->gpu_peak_bytes));
 }
