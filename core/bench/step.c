@@ -63,7 +63,7 @@ static fx_status build(bench *b) {
   size_t used = 0, total = 0;
   FX_TRY(fx_device_memory_info(b->device, &used, &total));
   b->gpu_start = (int64_t)used;
-  FX_TRY(fx_model_create_on(config, b->device, &b->model));
+  FX_TRY(fx_model_create_on(config, b->device, NULL, &b->model));
   FX_TRY(fx_params_initialize(&b->model->params, (uint64_t)config->train.seed));
   FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));
   FX_TRY(fx_inputs_create(2, &b->inputs));

@@ -219,10 +219,12 @@ fx_dtype fx_model_dtype(const fx_config *config, fx_backend backend) {
   return backend == FX_BACKEND_CUDA && config->runtime.dtype != FX_RUNTIME_DTYPE_FLOAT32 ? FX_BF16 : FX_F32;
 }
 
-static fx_status create(const fx_config *config, fx_device *device, bool weights_only, fx_model **out) {
+static fx_status create(const fx_config *config, fx_device *device, const fx_topology *topology,
+                        bool weights_only, fx_model **out) {
   fx_model *model = NULL;
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
+  model->topology = topology;
   model->params.weights_only = weights_only;
   model->params.device = device;
   model->params.dtype = device ? fx_model_dtype(config, device->backend) : FX_F32;
@@ -239,15 +241,16 @@ destroy_model:
 }
 
 fx_status fx_model_create(const fx_config *config, fx_model **out) {
-  return create(config, NULL, false, out);
+  return create(config, NULL, NULL, false, out);
 }
 
-fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out) {
-  return create(config, device, false, out);
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, const fx_topology *topology,
+                             fx_model **out) {
+  return create(config, device, topology, false, out);
 }
 
 fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out) {
-  return create(config, device, true, out);
+  return create(config, device, NULL, true, out);
 }
 
 void fx_model_destroy(fx_model *model) {

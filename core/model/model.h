@@ -8,6 +8,7 @@
 #include "core/model/attention.h"
 #include "dynamo_rt/graph/graph.h"
 #include "parallel/param.h"
+#include "parallel/topology.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +22,8 @@ typedef struct fx_layer_storages {
 } fx_layer_storages;
 
 typedef struct fx_model {
-  const fx_config *config; /* borrowed */
+  const fx_config *config;     /* borrowed */
+  const fx_topology *topology; /* borrowed; NULL: this rank alone */
   fx_params params;
   fx_layer_storages *layers;                       /* [num_hidden_layers] */
   int32_t embed, positions, norm, norm_bias, head; /* head == embed when tied */
@@ -32,8 +34,10 @@ typedef struct fx_model {
 fx_dtype fx_model_dtype(const fx_config *config, fx_backend backend);
 /* Declares and allocates all parameters (zero); fx_params_initialize or a checkpoint fills them. */
 fx_status fx_model_create(const fx_config *config, fx_model **out);
-/* The same in memory of `device`, which outlives the model. */
-fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out);
+/* This rank's part of them in memory of `device`; device and topology (either may be NULL) outlive the model.
+ */
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, const fx_topology *topology,
+                             fx_model **out);
 /* The same without gradients and moments: good for the plans `eval` and `logits` only. device: may be NULL.
  */
 fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out);

@@ -141,7 +141,8 @@ static fx_status record_update(const fx_step_config *c, const fx_step_results *r
     fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
   if (snapshot) fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->numel));
   fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
-  fx_value norm = fx_clip(FX_AT(graph), grad, (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
+  fx_value norm = fx_clip(FX_AT(graph), fx_squares(FX_AT(graph), &grad, 1),
+                          (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
   fx_store(FX_AT(graph), scalar(graph, "grad_norm", results->grad_norm), norm);
   record_adamw(c, graph, 0, p->num_decay, snapshot, norm, factor);
   record_adamw(c, graph, p->num_decay, p->numel, snapshot, norm, factor);

@@ -241,7 +241,8 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                                (int)run->config->parallel.context, &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
+  FX_TRY(fx_trainer_barrier_status(run,
+                                   fx_model_create_on(run->config, run->device, run->topology, &run->model)));
   run->peak_flops = run->device->backend == FX_BACKEND_CPU
                         ? 0
                         : fx_device_peak(run->device->name, run->model->params.dtype);

@@ -101,7 +101,7 @@ static fx_graph *record_update(const trainer *t) {
   const fx_params *p = &t->params;
   fx_type all = fx_type_1d(FX_F32, p->numel);
   fx_value factor, copies[3], grad = fx_graph_persistent(FX_AT(g), "gradients", p->grad, all);
-  fx_value norm = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.0}, &factor);
+  fx_value norm = fx_clip(FX_AT(g), fx_squares(g, &grad, 1), (fx_clip_attr){1.0}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", t->results + 1, fx_type_1d(FX_F32, 1)), norm);
   for (int i = 0; i < 3; i++)
     copies[i] = fx_graph_persistent(FX_AT(g), "snapshot", t->snapshot + i * p->numel, all);
