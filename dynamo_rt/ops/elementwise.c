@@ -168,6 +168,8 @@ typedef struct fill_attr {
 static fx_status fill_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)in;
   out[0] = ((const fill_attr *)attr)->type;
+  if (out[0].dtype != FX_F32)
+    return fx_error(FX_ERR_SHAPE, "expected float32, got %s", fx_dtype_name(out[0].dtype));
   return FX_OK;
 }
 

@@ -365,12 +365,13 @@ static void mlp_half_odd(gpu_world *w) {
 }
 
 static void linear_ops(void) {
-  static const gpu_case cases[] = {{"MLP, tanh GELU", mlp_tanh, 5e-6},
-                                   {"MLP, tanh GELU, odd", mlp_tanh_odd, 5e-6},
-                                   {"MLP, GELU", mlp_erf, 5e-6},
-                                   {"MLP in bfloat16, tanh GELU", mlp_half_tanh, 1e-2},
-                                   {"MLP in bfloat16, GELU", mlp_half_erf, 1e-2},
-                                   {"MLP in bfloat16, tanh GELU, no multiple of 8", mlp_half_odd, 1e-2}};
+  static const gpu_case cases[] = {
+      {.name = "MLP, tanh GELU", .build = mlp_tanh, .bound = 5e-6},
+      {.name = "MLP, tanh GELU, odd", .build = mlp_tanh_odd, .bound = 5e-6},
+      {.name = "MLP, GELU", .build = mlp_erf, .bound = 5e-6},
+      {.name = "MLP in bfloat16, tanh GELU", .build = mlp_half_tanh, .bound = 1e-2},
+      {.name = "MLP in bfloat16, GELU", .build = mlp_half_erf, .bound = 1e-2},
+      {.name = "MLP in bfloat16, tanh GELU, no multiple of 8", .build = mlp_half_odd, .bound = 1e-2}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) run_case(&cases[i], g_cpu, g_gpu);
 }
 

@@ -106,19 +106,12 @@ template <typename... P> __device__ inline bool aligned(const P *...p) {
   return (((u64)p | ...) & 15) == 0;
 }
 
-/* exp and division: to the last bits in fp32, to a few units of 2^-23 where bfloat16 hides them. */
+/* exp: to the last bits in fp32, to a few units of 2^-23 where bfloat16 hides them. */
 __device__ inline float exponential(float x) {
 #if T_IS_BF16
   return __expf(x);
 #else
   return expf(x);
-#endif
-}
-__device__ inline float divide(float a, float b) {
-#if T_IS_BF16
-  return __fdividef(a, b);
-#else
-  return a / b;
 #endif
 }
 
@@ -159,14 +152,17 @@ template <typename F> __device__ inline void map(const T *a, const T *b, T *y, i
   i64 vectors = aligned(a, b, y) ? n / VEC : 0, step = (i64)gridDim.x * FLAT * EACH;
   for (i64 first = (i64)blockIdx.x * FLAT * EACH + threadIdx.x; first < vectors; first += step) {
     uint4 in[EACH][2];
+#pragma unroll
     for (int j = 0; j < EACH; j++) {
       i64 at = first + j * FLAT;
       if (at < vectors) in[j][0] = load_vector(a + at * VEC), in[j][1] = load_vector(b + at * VEC);
     }
+#pragma unroll
     for (int j = 0; j < EACH; j++) {
       i64 at = first + j * FLAT;
       float u[VEC], v[VEC];
       unpack(in[j][0], u), unpack(in[j][1], v);
+#pragma unroll
       for (int i = 0; i < VEC; i++) u[i] = f(u[i], v[i]);
       if (at < vectors) store_vector(y + at * VEC, u);
     }
@@ -178,11 +174,14 @@ template <typename F> __device__ inline void map(const T *x, T *y, i64 n, F f) {
   i64 vectors = aligned(x, y) ? n / VEC : 0, step = (i64)gridDim.x * FLAT * EACH;
   for (i64 first = (i64)blockIdx.x * FLAT * EACH + threadIdx.x; first < vectors; first += step) {
     uint4 in[EACH];
+#pragma unroll
     for (int j = 0; j < EACH; j++)
       if (first + j * FLAT < vectors) in[j] = load_vector(x + (first + j * FLAT) * VEC);
+#pragma unroll
     for (int j = 0; j < EACH; j++) {
       float u[VEC];
       unpack(in[j], u);
+#pragma unroll
       for (int i = 0; i < VEC; i++) u[i] = f(u[i]);
       if (first + j * FLAT < vectors) store_vector(y + (first + j * FLAT) * VEC, u);
     }

@@ -32,11 +32,19 @@ KERNEL(embedding, FLAT)(const int *ids, const T *table, T *y, i64 rows, i64 voca
  * an id appears, no block adds more than RUN rows and the sums have one order. */
 enum { RUN = 64, AT_ONCE = 8, JOIN_COLS = 32, JOIN_LANES = 8 };
 
-template <int WIDE> __device__ inline void read_wide(const T *p, float (&x)[WIDE]) {
+template <int WIDE> __device__ inline uint4 read_wide(const T *p) {
   if constexpr (WIDE == 1)
-    x[0] = get(p);
+    return make_uint4(__float_as_uint(get(p)), 0, 0, 0);
   else
-    unpack(load_vector(p), x);
+    return load_vector(p);
+}
+template <int WIDE> __device__ inline void add_wide(uint4 in, float (&sum)[WIDE]) {
+  float x[WIDE];
+  if constexpr (WIDE == 1)
+    x[0] = __uint_as_float(in.x);
+  else
+    unpack(in, x);
+  for (int i = 0; i < WIDE; i++) sum[i] += x[i];
 }
 
 template <int WIDE> __device__ inline void write_wide(float *to, const float (&x)[WIDE], bool add) {
@@ -67,12 +75,15 @@ __device__ inline void sum_runs(const T *dy, const int *keys, const int *rows, f
   float sum[WIDE] = {};
   bool came = key[0] == key[1];
   for (int k = 0; k < count; k += AT_ONCE) {
-    float in[AT_ONCE][WIDE];
+    uint4 in[AT_ONCE];
+#pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
-      if (k + j < count) read_wide<WIDE>(dy + row[k + j] * cols + col, in[j]);
-    for (int j = 0; j < AT_ONCE && k + j < count; j++) {
+      if (k + j < count) in[j] = read_wide<WIDE>(dy + row[k + j] * cols + col);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (k + j >= count) break;
       int id = key[k + j + 1];
-      for (int i = 0; i < WIDE; i++) sum[i] += in[j][i];
+      add_wide<WIDE>(in[j], sum);
       bool last = k + j + 1 == count, ends = id != key[k + j + 2];
       if (!ends && !last) continue;
       if (came)

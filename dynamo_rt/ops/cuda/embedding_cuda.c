@@ -133,13 +133,19 @@ typedef struct row_loss { /* of head.cu */
   int32_t grad;
 } row_loss;
 
-static fx_status cross_entropy(const fx_kernel_args *args, row_loss loss, int64_t begin, int64_t rows) {
+fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows) {
   enum { THREADS = 512 }; /* of head.cu */
   fx_dtype dtype = args->in[0]->type.dtype;
   void *logits = args->workspace;
   const int32_t *targets = (const int32_t *)args->in[2]->data + begin;
-  size_t bytes = (size_t)loss.vocab * fx_dtype_bytes(dtype);
-  int vectors = fx_cuda_rows_fit_vectors(dtype, loss.vocab, (const void *[]){logits}, 1);
+  int64_t vocab = args->in[1]->type.dim[0], valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
+  row_loss loss = {.factor = args->in[3]->data,
+                   .nll = (float *)args->out[0]->data + begin,
+                   .vocab = vocab,
+                   .valid = valid > 0 ? valid : vocab,
+                   .grad = args->out[2] || args->out[3]};
+  size_t bytes = (size_t)vocab * fx_dtype_bytes(dtype);
+  int vectors = fx_cuda_rows_fit_vectors(dtype, vocab, (const void *[]){logits}, 1);
   int held = vectors && bytes <= fx_cuda_shared_limit(args);
   fx_cuda_fault *fault = fault_of(args);
   return fx_cuda_run_shared(args, FX_CUDA_CROSS_ENTROPY, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1},
@@ -150,19 +156,13 @@ static fx_status cross_entropy(const fx_kernel_args *args, row_loss loss, int64_
 static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t rows) {
   fx_dtype dtype = args->in[0]->type.dtype;
   int64_t vocab = args->in[1]->type.dim[0], e = args->in[1]->type.dim[1];
-  int64_t valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   size_t offset = (size_t)(begin * e) * fx_dtype_bytes(dtype);
   const char *x = (const char *)args->in[0]->data + offset, *w = args->in[1]->data;
   void *logits = args->workspace, *dx = args->out[2] ? (char *)args->out[2]->data + offset : NULL;
   void *dw = args->out[3] ? args->out[3]->data : NULL;
-  row_loss loss = {.factor = args->in[3]->data,
-                   .nll = (float *)args->out[0]->data + begin,
-                   .vocab = vocab,
-                   .valid = valid > 0 ? valid : vocab,
-                   .grad = dx || dw};
   fx_cuda_product product = {.transpose_b = true, .m = rows, .n = vocab, .k = e, .a = x, .b = w, .c = logits};
   FX_TRY(packed_product(args, product, dtype));
-  FX_TRY(cross_entropy(args, loss, begin, rows));
+  FX_TRY(fx_head_ce_rows_cuda(args, begin, rows));
   product = (fx_cuda_product){.m = rows, .n = e, .k = vocab, .a = logits, .b = w, .c = dx};
   if (dx) FX_TRY(packed_product(args, product, dtype));
   product =

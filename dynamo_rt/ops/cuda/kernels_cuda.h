@@ -129,6 +129,8 @@ fx_status fx_rope_cuda(const fx_kernel_args *args);
 fx_status fx_embedding_cuda(const fx_kernel_args *args);
 fx_status fx_embedding_grad_cuda(const fx_kernel_args *args);
 fx_status fx_head_ce_cuda(const fx_kernel_args *args);
+/* Its cross-entropy alone: the logits [rows, V] of rows [begin, begin + rows) lie in args->workspace. */
+fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows);
 fx_status fx_dropout_cuda(const fx_kernel_args *args);
 fx_status fx_clip_cuda(const fx_kernel_args *args);
 fx_status fx_adamw_cuda(const fx_kernel_args *args);

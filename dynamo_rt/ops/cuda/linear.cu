@@ -5,7 +5,7 @@
 enum { ACT_NONE = 0, ACT_GELU = 1, ACT_GELU_TANH = 2 };
 
 __device__ inline float sigmoid(float x) {
-  return divide(1.0f, 1.0f + exponential(-x));
+  return __fdividef(1.0f, 1.0f + exponential(-x));
 }
 
 /* (1 + tanh u) / 2 is the sigmoid of 2 u, which loses no digits where tanh is near -1 */

@@ -129,41 +129,50 @@ struct norm_back {
   i64 rows, cols, step; /* step: rows of a block */
 };
 
+struct back_in {
+  uint4 above[HELD_BACKWARD], x[HELD_BACKWARD]; /* dy and x */
+};
+
+__device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
+#pragma unroll
+  for (int j = 0; j < HELD_BACKWARD; j++) {
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
+    if (at >= (int)(n.cols / VEC)) continue;
+    in.above[j] = load_vector(n.dy + row * n.cols + at * VEC);
+    in.x[j] = load_vector(n.x + row * n.cols + at * VEC);
+  }
+}
+
 /* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)); no mean(g) for
  * RMSNorm. dw, db: the thread's running sums. */
-__device__ inline void back_row(const norm_back &n, i64 row, float (&dw)[HELD_BACKWARD][VEC],
-                                float (&db)[HELD_BACKWARD][VEC]) {
+__device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
+                                float (&dw)[HELD_BACKWARD][VEC], float (&db)[HELD_BACKWARD][VEC]) {
   int vectors = (int)(n.cols / VEC);
-  uint4 above[HELD_BACKWARD], in[HELD_BACKWARD], old[HELD_BACKWARD];
+  uint4 old[HELD_BACKWARD];
   float d[VEC], x[VEC], w[VEC];
-  for (int j = 0; j < HELD_BACKWARD; j++) {
-    int at = (int)threadIdx.x + j * (int)blockDim.x;
-    above[j] = in[j] = old[j] = make_uint4(0, 0, 0, 0);
-    if (at >= vectors) continue;
-    above[j] = load_vector(n.dy + row * n.cols + at * VEC);
-    in[j] = load_vector(n.x + row * n.cols + at * VEC);
-    if (n.add && n.dx) old[j] = load_vector(n.dx + row * n.cols + at * VEC);
-  }
   float rstd = n.rstd[row], shift = n.mean ? -n.mean[row] * rstd : 0.0f;
   float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
     if (at >= vectors) continue;
-    unpack(above[j], d), unpack(in[j], x), load_floats(n.w + at * VEC, w);
+    unpack(in.above[j], d), unpack(in.x[j], x), load_floats(n.w + at * VEC, w);
     for (int i = 0; i < VEC; i++) {
       float xhat = fmaf(x[i], rstd, shift), g = d[i] * w[i];
       sum.x += g, sum.y = fmaf(g, xhat, sum.y);
       dw[j][i] = fmaf(d[i], xhat, dw[j][i]), db[j][i] += d[i];
     }
+    old[j] = n.add && n.dx ? load_vector(n.dx + row * n.cols + at * VEC) : make_uint4(0, 0, 0, 0);
   }
   if (!n.dx) return;
   sum = group_sum(sum);
   float mean_g = n.layer ? sum.x / (float)n.cols : 0.0f, mean_gx = sum.y / (float)n.cols;
+#pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
     float before[VEC];
     if (at >= vectors) continue;
-    unpack(above[j], d), unpack(in[j], x), unpack(old[j], before), load_floats(n.w + at * VEC, w);
+    unpack(in.above[j], d), unpack(in.x[j], x), unpack(old[j], before), load_floats(n.w + at * VEC, w);
     for (int i = 0; i < VEC; i++) {
       float xhat = fmaf(x[i], rstd, shift);
       d[i] = before[i] + rstd * (d[i] * w[i] - mean_g - xhat * mean_gx);
@@ -222,7 +231,16 @@ KERNEL(norm_grad, 2 * THREADS)(norm_back n, int held) {
     return;
   }
   float dw[HELD_BACKWARD][VEC] = {}, db[HELD_BACKWARD][VEC] = {};
-  for (i64 row = begin + threadIdx.y; row < end; row += blockDim.y) back_row(n, row, dw, db);
+  back_in in, next;
+  i64 row = begin + threadIdx.y;
+  if (row < end) read_row(n, row, in);
+  for (; row < end; row += blockDim.y) {
+    if (T_IS_BF16 && row + blockDim.y < end)
+      read_row(n, row + blockDim.y, next); /* fp32: no registers left */
+    back_row(n, row, in, dw, db);
+    if (!T_IS_BF16 && row + blockDim.y < end) read_row(n, row + blockDim.y, next);
+    in = next;
+  }
   add_groups(dw, n.dw, n.cols);
   add_groups(db, n.db, n.cols);
 }

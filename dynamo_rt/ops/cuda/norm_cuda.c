@@ -4,9 +4,9 @@
 #include "dynamo_rt/ops/norm.h"
 
 /* Columns that a thread of ops/cuda/norm.cu holds in registers, and the longest row that stays there. CHUNKS:
- * blocks of norm_grad, three for each multiprocessor of an H200; a constant, so that the
+ * blocks of norm_grad, two for each multiprocessor of an H200; a constant, so that the
  * bits do not depend on the GPU. */
-enum { FORWARD = 32, BACKWARD = 16, MAX_HELD = 8192, CHUNKS = 396 };
+enum { FORWARD = 32, BACKWARD = 16, MAX_HELD = 8192, CHUNKS = 264 };
 
 typedef struct row_norm { /* of norm.cu */
   void *w, *b, *mean, *rstd;
