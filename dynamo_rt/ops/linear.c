@@ -26,14 +26,15 @@ static fx_type with_cols(const fx_type *like, int64_t cols) {
 /* All of these are contiguous and of one type T. */
 static fx_status need_floats(const char *const *what, const fx_type *const *type, int count) {
   char text[96];
+  fx_dtype first = type[0]->dtype;
   for (int i = 0; i < count; i++) {
     if (!type[i]) continue;
     if (type[i]->dtype != FX_F32 && type[i]->dtype != FX_BF16)
       return fx_error(FX_ERR_SHAPE, "%s %s must be float32 or bfloat16", what[i],
                       fx_type_text(type[i], text, sizeof text));
-    if (type[i]->dtype != type[0]->dtype)
+    if (type[i]->dtype != first)
       return fx_error(FX_ERR_SHAPE, "%s %s must be %s, as %s is", what[i],
-                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(type[0]->dtype), what[0]);
+                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(first), what[0]);
     if (!fx_type_contiguous(type[i]))
       return fx_error(FX_ERR_SHAPE, "%s %s must be contiguous", what[i],
                       fx_type_text(type[i], text, sizeof text));

@@ -48,16 +48,17 @@ void fx_cuda_gemm_close(fx_cuda_gemm *gemm);             /* NULL is fine */
 const char *fx_cuda_gemm_name(const fx_cuda_gemm *gemm); /* "cuBLASLt 13.0.2" */
 
 /* Asynchronous on `stream`, which must be the same one in every call: the workspace is shared. May be
- * recorded by a stream capture. FX_ERR_UNSUPPORTED: the library has no algorithm for it, or a type or an
- * epilogue is not as fx_cuda_product says; nothing was launched. */
+ * recorded by a stream capture once the shape has run: the library loads a kernel when it is first used.
+ * FX_ERR_UNSUPPORTED: the library has no algorithm for it, or a type or an epilogue is not as fx_cuda_product
+ * says; nothing was launched. */
 fx_status fx_cuda_gemm_run(fx_cuda_gemm *gemm, const fx_cuda_product *product, void *stream);
 
 /* On: the next product of each shape first times the library's best few algorithms (on the caller's operands
- * and scratch outputs; it waits for the stream) and keeps the
- * fastest one, or the library's own first choice where that is as good. Which one it is depends on
- * timing, and so then do the last bits of results, from process to process; within a process a shape keeps
- * its algorithm. Nothing is timed while the stream is being captured, or where there is no memory for
- * scratch. Off at first; turning it off again keeps what was chosen. */
+ * and scratch outputs; it waits for the stream) and keeps the fastest one, or the library's own first
+ * choice where that is as good. Which one it is depends on timing, and so then do the last bits of results,
+ * from process to process; within a process a shape keeps its algorithm. Nothing is timed while the stream is
+ * being captured, or where there is no memory for scratch. Off at first; turning it off again keeps what was
+ * chosen. */
 void fx_cuda_gemm_autotune(fx_cuda_gemm *gemm, bool on);
 
 #ifdef __cplusplus
