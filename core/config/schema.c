@@ -105,6 +105,7 @@ const fx_key fx_schema[] = {
   {ENUM(runtime, mode), "replay", VALUES("replay|eager"), HELP("replay the captured plan, or run node by node")},
   {ENUM(runtime, dtype), "auto", VALUES("auto|float32|bfloat16"), HELP("of activations and matrix products; auto: bfloat16 on GPUs, float32 on CPUs")},
   {BOOL(runtime, deterministic), "false", HELP("bitwise repeatable on GPUs too")},
+  {BOOL(runtime, autotune), "true", HELP("GPUs: time several algorithms of each matrix product in the first step; not under deterministic")},
   {INT(runtime, threads), "auto", RANGE(1, 4096), AUTO, HELP("compute threads a rank; auto: the rank's cores")},
   {STRING(runtime, compiler), "cc", LENGTH(1), HELP("C compiler for attention variants, by name or path; none: interpret them")},
   {ENUM(runtime, log_level), "info", VALUES("debug|info|warn|error"), HELP("least severe line that is printed")},

@@ -32,7 +32,10 @@ fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, in
         "runtime.device=cuda: %d ranks on a host that shows %lld GPU%s, and each needs one of its "
         "own; start fewer ranks there, check CUDA_VISIBLE_DEVICES, or set runtime.device=cpu",
         here, gpus, gpus == 1 ? "" : "s");
-  return fx_device_create_cuda(FX_DEVICE_BY_RANK, out);
+  FX_TRY(fx_device_create_cuda(FX_DEVICE_BY_RANK, out));
+  if ((*out)->vtable->autotune)
+    (*out)->vtable->autotune(*out, config->runtime.autotune && !config->runtime.deterministic);
+  return FX_OK;
 }
 
 fx_status fx_device_choose_job(const fx_config *config, fx_control *control, const fx_log *log,

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether replaying recordings (CUDA graphs) is faster than launching kernels one by one is measured on the
- * run's own steps, whose results are the same bits either way: the second step launches, the third makes the
- * recordings, the fourth runs them. Rank 0 decides for all. */
+ * run's own steps, whose results are the same bits either way: after the first, TIMED steps launch, one makes
+ * the recordings, TIMED run them. Medians count; rank 0 decides for all. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/train/state.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { LAUNCHED_STEP = 2, RECORDED_STEP = 4 };
+enum { TIMED = 3, LAUNCHED_LAST = 1 + TIMED, RECORDED_FIRST = LAUNCHED_LAST + 2 };
+enum { RECORDED_LAST = RECORDED_FIRST + TIMED - 1 };
 static const double MARGIN = 1.02; /* steps vary by about as much */
 
 static bool chooses(const fx_trainer *run) {
@@ -20,8 +22,13 @@ void fx_trainer_recording_begin(fx_trainer *run) {
   if (chooses(run)) fx_stepper_launch_kernels(run->stepper, true);
 }
 
+static double median3(const double x[TIMED]) {
+  return fmax(fmin(x[0], x[1]), fmin(fmax(x[0], x[1]), x[2]));
+}
+
 static fx_status decide(fx_trainer *run) {
-  int32_t mine = run->recording.recorded_s > MARGIN * run->recording.launched_s, choice = 0;
+  double recorded = median3(run->recording.recorded_s), launched = median3(run->recording.launched_s);
+  int32_t mine = recorded > MARGIN * launched, choice = 0;
   char *all = NULL;
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)run->job->control->size + 1, sizeof *offsets));
@@ -32,7 +39,7 @@ static fx_status decide(fx_trainer *run) {
     if (run->job->control->rank == 0)
       fx_info(run->job->log,
               "a step takes %.2f ms through CUDA graphs and %.2f ms launched kernel by kernel: the run %s",
-              1e3 * run->recording.recorded_s, 1e3 * run->recording.launched_s,
+              1e3 * recorded, 1e3 * launched,
               choice ? "launches, because graphs are not faster here" : "goes on with graphs");
   }
   free(all);
@@ -42,11 +49,9 @@ static fx_status decide(fx_trainer *run) {
 
 fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double seconds) {
   if (!chooses(run)) return FX_OK;
-  if (done == LAUNCHED_STEP) {
-    run->recording.launched_s = seconds;
-    fx_stepper_launch_kernels(run->stepper, false);
-  }
-  if (done != RECORDED_STEP) return FX_OK;
-  run->recording.recorded_s = seconds;
-  return decide(run);
+  if (done > 1 && done <= LAUNCHED_LAST) run->recording.launched_s[done - 2] = seconds;
+  if (done == LAUNCHED_LAST) fx_stepper_launch_kernels(run->stepper, false);
+  if (done >= RECORDED_FIRST && done <= RECORDED_LAST)
+    run->recording.recorded_s[done - RECORDED_FIRST] = seconds;
+  return done == RECORDED_LAST ? decide(run) : FX_OK;
 }

@@ -59,7 +59,7 @@ typedef struct fx_trainer {
   double tokens, seconds, last_loss, last_valid_loss;
   struct {
     bool wanted;
-    double launched_s, recorded_s; /* of one step each way */
+    double launched_s[3], recorded_s[3]; /* of steps each way */
   } recording;
 } fx_trainer;
 

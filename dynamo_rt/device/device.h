@@ -12,6 +12,7 @@
 #ifndef FX_DYNAMO_RT_DEVICE_DEVICE_H
 #define FX_DYNAMO_RT_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,6 +76,9 @@ typedef struct fx_device_vtable {
   void (*recording_destroy)(fx_device *device, fx_recording *recording);
   fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
   fx_status (*fill)(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes);
+  /* Whether the first product of a shape times several algorithms, so that two runs may take different ones
+   * and round differently; NULL: there is nothing to choose. */
+  void (*autotune)(fx_device *device, bool on);
   void (*destroy)(fx_device *device);
 } fx_device_vtable;
 

@@ -14,7 +14,7 @@ train() { # train OUT RANKS overrides...
   local out=$1 ranks=$2
   shift 2
   timeout -k 1 120 mpirun -np "$ranks" --bind-to none "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" \
-    runtime.device=cuda model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 \
+    runtime.device=cuda runtime.deterministic=true model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 \
     train.iters=30 train.eval_interval=0 optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 ||
     { tail -5 "$TMP/$out.log"; return 1; }
 }

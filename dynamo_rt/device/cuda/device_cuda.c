@@ -248,6 +248,10 @@ static fx_status cuda_fill(fx_device *base, fx_lane lane, void *memory, int byte
                        "a fill");
 }
 
+static void cuda_autotune(fx_device *base, bool on) {
+  fx_cuda_gemm_autotune(((cuda_device *)base)->context.gemm, on);
+}
+
 static void cuda_destroy(fx_device *base) {
   cuda_device *device = (cuda_device *)base;
   const fx_cuda_driver *driver = device->context.driver;
@@ -288,6 +292,7 @@ static const fx_device_vtable g_cuda_vtable = {
     .recording_destroy = cuda_recording_destroy,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .autotune = cuda_autotune,
     .destroy = cuda_destroy,
 };
 
