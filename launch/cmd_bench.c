@@ -131,17 +131,20 @@ static int bench_gemm(const fx_config *config, bool json) {
   fx_bench_gemm_report r;
   fx_status status = fx_bench_gemm(config, &r);
   if (status != FX_OK) return fx_report(status);
-  printf("%s, %d threads; %% of %.1f GFLOP/s (multiply-adds in registers)\n\n", r.provider, r.threads,
-         r.bounds.gflops);
+  static const char *const passes[] = {
+      [FX_BENCH_FORWARD] = "forward", [FX_BENCH_DX] = "dx", [FX_BENCH_DW] = "dw"};
+  printf("%s; %% of %.1f GFLOP/s (%s)\n\n", r.provider, r.bounds.gflops,
+         r.gpu ? "nominal peak" : "multiply-adds in registers");
   printf("%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s", "%");
   json_t *rows = json_array();
   for (int i = 0; i < r.count; i++) {
-    const fx_bench_product *p = &r.product[i];
-    printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, p->pass, (long long)p->m,
-           (long long)p->n, (long long)p->k, p->ms, p->gflops, 100 * p->gflops / r.bounds.gflops);
+    const fx_bench_gemm_row *p = &r.product[i];
+    double share = r.bounds.gflops > 0 ? 100 * p->gflops / r.bounds.gflops : 0;
+    printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, passes[p->pass], (long long)p->m,
+           (long long)p->n, (long long)p->k, p->ms, p->gflops, share);
     json_t *row = json_object();
     json_object_set_new(row, "product", json_string(p->name));
-    json_object_set_new(row, "pass", json_string(p->pass));
+    json_object_set_new(row, "pass", json_string(passes[p->pass]));
     put(row, "ms", p->ms);
     put(row, "gflops", p->gflops);
     json_array_append_new(rows, row);

@@ -210,6 +210,16 @@ fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, 
   return fx_graph_record(graph, &g_linear, &attr, (fx_value[]){x, weight, bias}, NULL);
 }
 
+fx_value fx_linear_dx(fx_graph *graph, fx_value dy, fx_value weight, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dx, &layout, (fx_value[]){dy, weight}, NULL);
+}
+
+fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dy, x}, NULL);
+}
+
 bool fx_is_linear_dx(const fx_node *node) {
   return node->op == &g_linear_dx;
 }
