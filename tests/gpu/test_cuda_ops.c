@@ -262,7 +262,8 @@ static void build_rounded_from_the_middle(gpu_world *w) {
 
 /* ---- cases ---- */
 
-/* Bounds of the relative norm: fp32 sums in another order; bfloat16 rounds to 2^-9 of an element (1.7e-3 root
+/* Bounds of the relative norm: fp32 sums in another order (the CPU adds 33,000 rows of one id one after the
+ * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3 root
  * mean square), a few times on the way to a gradient. */
 typedef struct op_case {
   const char *name;
@@ -295,7 +296,7 @@ static const op_case g_cases[] = {
     {"layernorm of 5", build_layernorm, 4e-6, 0, {{3, 5}}},
     {"rope", build_rope, 2e-6, 8e-3, {{1, 16}, {40, 16}, {257, 64}, {40, 20}}},
     {"embedding", build_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
-    {"embedding of one id", build_embedding_of_one, 3e-6, 1e-2, {{64, 24}, {5000, 100}, {33000, 24}}},
+    {"embedding of one id", build_embedding_of_one, 4e-4, 1e-2, {{64, 24}, {5000, 100}, {33000, 24}}},
     {"embedding of many ids", build_embedding_large, 2e-6, 8e-3, {{3000, 24}}},
     {"head, padded", build_head_padded, 3e-6, 1e-2, {{130, 384}, {3, 384}, {257, 101}}},
     {"head, whole", build_head_whole, 3e-6, 1e-2, {{257, 2048}, {9, 50304}}},

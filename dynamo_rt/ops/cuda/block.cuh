@@ -33,6 +33,8 @@ typedef float T;
 #endif
 /* A kernel of type T, and one of no type, for blocks of at most `threads`. */
 #define KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) NAME(name)
+#define KERNEL_RESIDENT(name, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) NAME(name) /* that many a multiprocessor */
 #define SINGLE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
 
 /* VEC: elements of 16 bytes. FLAT: threads of a pointwise block, EACH: vectors of one thread of it, all of

@@ -12,6 +12,7 @@ SINGLE_KERNEL(fill, FLAT)(float *y, float number, i64 n) {
  * that lies together in both. */
 struct view {
   i64 dim[5], stride_from[5], stride_to[5];
+  int first; /* dimension that counts; those before it are 1 */
 };
 
 template <typename U> __device__ inline void copy_units(const U *x, U *y, const view &v, i64 n) {
@@ -20,12 +21,14 @@ template <typename U> __device__ inline void copy_units(const U *x, U *y, const 
        first += (i64)gridDim.x * FLAT * AT_ONCE) {
     U unit[AT_ONCE];
     i64 place[AT_ONCE];
+#pragma unroll
     for (int j = 0; j < AT_ONCE; j++) {
       i64 rest = first + j * FLAT, from = 0, to = 0;
       if (rest >= n) continue;
+#pragma unroll
       for (int d = 4; d >= 0; d--) {
-        if (v.dim[d] == 1) continue;
-        i64 above = rest / v.dim[d], at = rest - above * v.dim[d];
+        if (d < v.first) continue;
+        i64 above = d == v.first ? 0 : rest / v.dim[d], at = rest - above * v.dim[d];
         rest = above;
         from += at * v.stride_from[d];
         to += at * v.stride_to[d];
@@ -33,6 +36,7 @@ template <typename U> __device__ inline void copy_units(const U *x, U *y, const 
       unit[j] = x[from];
       place[j] = to;
     }
+#pragma unroll
     for (int j = 0; j < AT_ONCE; j++)
       if (first + j * FLAT < n) y[place[j]] = unit[j];
   }

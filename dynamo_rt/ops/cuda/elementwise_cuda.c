@@ -21,8 +21,9 @@ fx_status fx_fill_cuda(const fx_kernel_args *args, float number) {
   return fx_cuda_run_flat(args, FX_CUDA_FILL, FX_F32, n, FX_CUDA_ARGS(&y, &number, &n));
 }
 
-typedef struct view {
+typedef struct view { /* of convert.cu */
   int64_t dim[FX_MAX_DIMS], stride_from[FX_MAX_DIMS], stride_to[FX_MAX_DIMS];
+  int32_t first, reserved;
 } view;
 
 /* Dimensions of one element and those that lie together with the next one on both sides disappear. */
@@ -46,6 +47,8 @@ static view merge_dimensions(const fx_type *from, const fx_type *to) {
     v.dim[d] = 1;
     v.stride_from[d] = v.stride_to[d] = 0;
   }
+  v.first = last < FX_MAX_DIMS ? last : FX_MAX_DIMS - 1;
+  v.reserved = 0;
   return v;
 }
 
@@ -90,7 +93,7 @@ fx_status fx_copy_cuda(const fx_kernel_args *args) {
   view v = merge_dimensions(from, to);
   int unit = widen(&v, size, x, y);
   n = n * size / unit;
-  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, n, FX_CUDA_ARGS(&x, &y, &v, &unit, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, 4 * n, FX_CUDA_ARGS(&x, &y, &v, &unit, &n));
 }
 
 fx_status fx_store_cuda(const fx_kernel_args *args) {

@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Table lookup, its deterministic backward, dropout. */
 
-/* A group of blockDim.x threads copies a row; an id outside the table leaves its row alone and is reported.
- */
-KERNEL(embedding, FLAT)(const int *ids, const T *table, T *y, i64 rows, i64 vocab, i64 cols, fault *report) {
-  i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y;
-  if (r >= rows) return;
-  int id = ids[r];
-  if (id < 0 || id >= vocab) {
-    if (threadIdx.x == 0) tell(report, FAULT_ID, id, r, vocab);
-    return;
+/* A group of blockDim.x threads copies rows, one after the other, and looks up the next id meanwhile; an id
+ * outside the table leaves its row alone and is reported. */
+KERNEL_RESIDENT(embedding, FLAT, 6)
+(const int *ids, const T *table, T *y, i64 rows, i64 vocab, i64 cols, fault *report) {
+  i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+  int vectors = aligned(table, y) && cols % VEC == 0 ? (int)(cols / VEC) : 0, group = (int)blockDim.x;
+  int id = r < rows ? ids[r] : 0, next = 0;
+  for (; r < rows; r += step, id = next) {
+    if (r + step < rows) next = ids[r + step];
+    if (id < 0 || id >= vocab) {
+      if (threadIdx.x == 0) tell(report, FAULT_ID, id, r, vocab);
+      continue;
+    }
+    const T *from = table + id * cols;
+    T *to = y + r * cols;
+    for (int i = (int)threadIdx.x; i < vectors; i += 2 * group) {
+      bool two = i + group < vectors;
+      uint4 a = load_vector(from + i * VEC), b;
+      if (two) b = load_vector(from + (i + group) * VEC);
+      *(uint4 *)(to + i * VEC) = a;
+      if (two) *(uint4 *)(to + (i + group) * VEC) = b;
+    }
+    for (i64 i = vectors * VEC + threadIdx.x; i < cols; i += blockDim.x) to[i] = from[i];
   }
-  const T *from = table + id * cols;
-  T *to = y + r * cols;
-  i64 vectors = aligned(table, y) && cols % VEC == 0 ? cols / VEC : 0;
-  for (i64 first = threadIdx.x; first < vectors; first += blockDim.x * EACH) {
-    uint4 in[EACH];
-    for (int j = 0; j < EACH; j++)
-      if (first + j * blockDim.x < vectors) in[j] = load_vector(from + (first + j * blockDim.x) * VEC);
-    for (int j = 0; j < EACH; j++)
-      if (first + j * blockDim.x < vectors) *(uint4 *)(to + (first + j * blockDim.x) * VEC) = in[j];
-  }
-  for (i64 i = vectors * VEC + threadIdx.x; i < cols; i += blockDim.x) to[i] = from[i];
 }
 
 /* ---- backward: sums over runs of equal ids in the order of ops/cuda/index.cu ----
@@ -139,13 +142,10 @@ SINGLE_KERNEL(embedding_join, JOIN_COLS *JOIN_LANES)
 
 struct dropout_params {
   u64 seed, site;
-  float p, keep;
+  u32 limit; /* a draw below it drops: p in units of 2^-24, and 8 bits more */
+  float keep;
   i64 rows, cols, length;
 };
-
-__device__ inline float drop(float x, u32 random, const dropout_params &d) {
-  return (float)(random >> 8) * 5.9604644775390625e-8f /* 2^-24 */ < d.p ? 0.0f : x * d.keep;
-}
 
 /* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. */
 KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y, dropout_params d) {
@@ -160,7 +160,8 @@ KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y
       unpack(load_vector(x + r * d.cols + 4 * q), u);
       for (int draw = 0; draw < VEC / 4; draw++) {
         philox random = philox_at(d.seed, d.site, index + draw, step);
-        for (int j = 0; j < 4; j++) u[4 * draw + j] = drop(u[4 * draw + j], random.word[j], d);
+        for (int j = 0; j < 4; j++)
+          u[4 * draw + j] = random.word[j] < d.limit ? 0.0f : u[4 * draw + j] * d.keep;
       }
       store_vector(y + r * d.cols + 4 * q, u);
       continue;
@@ -168,7 +169,7 @@ KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y
     philox random = philox_at(d.seed, d.site, index, step);
     for (int j = 0; j < 4 && 4 * q + j < d.cols; j++) {
       i64 at = r * d.cols + 4 * q + j;
-      put(y + at, drop(get(x + at), random.word[j], d));
+      put(y + at, random.word[j] < d.limit ? 0.0f : get(x + at) * d.keep);
     }
   }
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/ops/embedding.h"
 
+#include <math.h>
+
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/ops/cuda/gemm.h"
@@ -11,12 +13,12 @@ static fx_cuda_fault *fault_of(const fx_kernel_args *args) {
 }
 
 fx_status fx_embedding_cuda(const fx_kernel_args *args) {
-  enum { COLUMNS = 16 }; /* of a thread at a time */
+  enum { COLUMNS = 16, RESIDENT = 6 }; /* of a thread at a time; blocks a multiprocessor */
   void *ids = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
   int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
           cols = args->in[1]->type.dim[1];
   fx_cuda_fault *fault = fault_of(args);
-  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, args->in[1]->type.dtype, rows, cols, COLUMNS,
+  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, args->in[1]->type.dtype, rows, cols, COLUMNS, RESIDENT,
                           FX_CUDA_ARGS(&ids, &table, &y, &rows, &vocab, &cols, &fault));
 }
 
@@ -185,7 +187,8 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
 
 typedef struct dropout_params { /* of embedding.cu */
   uint64_t seed, site;
-  float p, keep;
+  uint32_t limit;
+  float keep;
   int64_t rows, cols, length;
 } dropout_params;
 
@@ -195,7 +198,7 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   void *y = args->out[0]->data;
   dropout_params d = {.seed = attr->seed,
                       .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
-                      .p = attr->p,
+                      .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
                       .keep = 1.0f / (1.0f - attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),

@@ -123,7 +123,7 @@ __device__ inline void row_of_elements(const row_loss &l, T *row, i64 r, int tar
 
 /* logits [rows, vocab]. nll [rows]; with grad the row becomes factor (softmax - onehot), zero in the padding
  * and in masked rows (target < 0). first_row: number of row 0 in the batch. */
-KERNEL(cross_entropy, BLOCK)
+KERNEL_RESIDENT(cross_entropy, BLOCK, 3)
 (T *logits, const int *targets, row_loss l, i64 first_row, int vectors, int held, fault *report) {
   i64 r = blockIdx.x;
   T *row = logits + r * l.vocab;

@@ -211,9 +211,11 @@ fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most) {
 }
 
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, int held, void **params) {
+                           int64_t cols, int held, int resident, void **params) {
   fx_cuda_dim block = fx_cuda_row_block(cols, held, FX_CUDA_BLOCK);
-  fx_cuda_dim grid = {(unsigned)fx_ceil_div(rows, block.y), 1, 1};
+  const fx_cuda_context *context = args->gemm;
+  int64_t most = (int64_t)context->info.multiprocessors * resident;
+  fx_cuda_dim grid = {(unsigned)fx_min_i64(most, fx_ceil_div(rows, block.y)), 1, 1};
   return fx_cuda_run(args, kernel, dtype, grid, block, params);
 }
 
@@ -245,4 +247,18 @@ fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, f
                                    int64_t cols, int add) {
   return fx_cuda_run_sum_partials2(args, (float *const[2]){partial, NULL}, (float *const[2]){sum, NULL},
                                    chunks, cols, add & 1);
+}
+
+/* As many chunks as give about SUM_BLOCKS blocks, which all run at a time on a large GPU; a constant, so that
+ * the bits do not depend on the GPU. */
+fx_status fx_cuda_run_sum_rows(const fx_kernel_args *args, const fx_tensor *x, float *partial, int chunks,
+                               float *sum, int add) {
+  enum { TILE = 64, LANES = 4, SUM_BLOCKS = 640 }; /* the first two of sum_rows_partial */
+  void *data = x->data;
+  int64_t rows = fx_type_rows(&x->type), cols = fx_type_cols(&x->type), tiles = fx_ceil_div(cols, TILE);
+  int64_t most = fx_max_i64(1, fx_min_i64(chunks, SUM_BLOCKS / tiles)), step = fx_ceil_div(rows, most);
+  fx_cuda_dim grid = {(unsigned)tiles, (unsigned)fx_ceil_div(rows, step), 1};
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, x->type.dtype, grid, (fx_cuda_dim){TILE, LANES, 1},
+                     FX_CUDA_ARGS(&data, &partial, &rows, &cols, &step)));
+  return fx_cuda_run_sum_partials(args, partial, sum, (int)grid.y, cols, add);
 }

@@ -83,9 +83,10 @@ fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx
 /* The block for rows of `cols` columns by groups of threads, powers of two from a warp to `most`, that hold
  * at most `held` columns each where that is possible: (group, groups that fill FX_CUDA_BLOCK). */
 fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most);
-/* As many such blocks as `rows` take, with groups of at most FX_CUDA_BLOCK. */
+/* Such blocks, with groups of at most FX_CUDA_BLOCK: at most `resident` a multiprocessor, as many as stay
+ * there at a time; each takes several rows. */
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, int held, void **params);
+                           int64_t cols, int held, int resident, void **params);
 /* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too.
  */
 bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count);
@@ -101,6 +102,10 @@ fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, f
 /* Two at once; bit 0 of add is for the first. A sum that is NULL is left out. */
 fx_status fx_cuda_run_sum_partials2(const fx_kernel_args *args, float *const partial[2], float *const sum[2],
                                     int chunks, int64_t cols, int add);
+
+/* sum[cols] (+)= the rows of x, by at most `chunks` chunks of them in partial[chunks, cols]. */
+fx_status fx_cuda_run_sum_rows(const fx_kernel_args *args, const fx_tensor *x, float *partial, int chunks,
+                               float *sum, int add);
 
 /* ---- ops ---- */
 

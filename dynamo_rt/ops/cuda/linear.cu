@@ -100,22 +100,23 @@ KERNEL(swiglu_grad, FLAT)(const T *dy, const T *x, T *dx, i64 n, i64 cols) {
 
 /* ---- sums over rows: [chunks, cols] partial sums, which sum_partials adds in order ---- */
 
-enum { TILE = 32, LANES = 8 };
+enum { TILE = 64, LANES = 4, WIDTH = TILE / VEC, BELOW = LANES * VEC };
 
 /* block (TILE, LANES); grid (ceil(cols / TILE), chunks). A block sums TILE columns of the rows of one chunk:
- * TILE / VEC threads lie side by side, the others below them; LANES sums a column are left at the end. */
+ * WIDTH threads lie side by side, BELOW of them below each other. */
 KERNEL(sum_rows_partial, TILE *LANES)(const T *x, float *partial, i64 rows, i64 cols, i64 step) {
-  enum { WIDTH = TILE / VEC, BELOW = LANES * VEC, UNROLL = 8 };
+  enum { UNROLL = 8 };
   __shared__ float part[BELOW][TILE + 1];
   int thread = threadIdx.y * TILE + threadIdx.x, lane = thread / WIDTH, place = thread % WIDTH * VEC;
-  i64 col = (i64)blockIdx.x * TILE + place, end = (blockIdx.y + 1) * step;
+  i64 col = (i64)blockIdx.x * TILE + place, end = (blockIdx.y + 1) * step, r = blockIdx.y * step + lane;
   bool vectors = aligned(x) && cols % VEC == 0;
   float sum[VEC] = {}, v[VEC];
   end = end < rows ? end : rows;
-  i64 r = blockIdx.y * step + lane;
   for (; vectors && col < cols && r + (UNROLL - 1) * BELOW < end; r += UNROLL * BELOW) {
     uint4 in[UNROLL];
+#pragma unroll
     for (int j = 0; j < UNROLL; j++) in[j] = load_vector(x + (r + j * BELOW) * cols + col);
+#pragma unroll
     for (int j = 0; j < UNROLL; j++) {
       unpack(in[j], v);
       for (int i = 0; i < VEC; i++) sum[i] += v[i];

@@ -3,7 +3,11 @@
  * share a block. Rows of up to HELD columns are read once and stay in registers (`held`); others are read
  * once a pass. The mean is taken off before squaring, as on the CPU. */
 
-enum { THREADS = 256, HELD_FORWARD = 32 / VEC, HELD_BACKWARD = 16 / VEC }; /* vectors of a thread */
+enum {
+  THREADS = 256,
+  HELD_FORWARD = 32 / VEC,
+  HELD_BACKWARD = 16 / VEC /* vectors of a thread */
+};
 
 /* Both sums over a group, given to all of its threads; every thread of the group must call. */
 __device__ inline float2 group_sum(float2 x) {
@@ -38,7 +42,7 @@ __device__ inline void keep_statistics(const row_norm &n, i64 row, float mean, f
 
 /* in: the row, VEC columns a vector, as the thread holds it */
 __device__ inline void norm_held(const row_norm &n, const uint4 (&in)[HELD_FORWARD], T *y, i64 row) {
-  int vectors = (int)(n.cols / VEC);
+  int vectors = (int)n.cols / VEC;
   float x[VEC], mean = 0.0f, sum = 0.0f, scale = 1.0f / (float)n.cols;
   if (n.layer) {
     for (int j = 0; j < HELD_FORWARD; j++) {
@@ -79,43 +83,68 @@ __device__ inline void norm_unheld(const row_norm &n, const T *in, T *out, i64 r
   keep_statistics(n, row, mean, rstd);
 }
 
-KERNEL(norm_forward, THREADS)(const T *x, T *y, row_norm n, int held, i64 rows) {
-  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC;
-  uint4 in[HELD_FORWARD];
-  if (row >= rows) return;
-  if (!held) return norm_unheld(n, x + row * n.cols, y + row * n.cols, row);
+/* The vectors of a row that a thread holds; zeros behind it. */
+__device__ inline void hold(const T *x, i64 row, i64 cols, uint4 (&in)[HELD_FORWARD]) {
+  const T *from = x + row * cols;
+#pragma unroll
   for (int j = 0; j < HELD_FORWARD; j++) {
-    i64 at = threadIdx.x + j * blockDim.x;
-    in[j] = at < vectors ? load_vector(x + row * n.cols + at * VEC) : make_uint4(0, 0, 0, 0);
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
+    in[j] = at < (int)cols / VEC ? load_vector(from + at * VEC) : make_uint4(0, 0, 0, 0);
   }
-  norm_held(n, in, y, row);
 }
 
-/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
- * may be a or b. */
-KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
-  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC, base = row * n.cols;
-  uint4 in[HELD_FORWARD], other[HELD_FORWARD];
-  if (row >= rows) return;
-  if (!held) {
-    T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
-    for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x) put(to + i, get(a + i) + get(b + i));
-    return norm_unheld(n, to + base, y + base, row);
+/* A grid that stays: a group takes rows one after the other and reads the next one while it works. */
+KERNEL_RESIDENT(norm_forward, THREADS, T_IS_BF16 ? 3 : 2)(const T *x, T *y, row_norm n, int held, i64 rows) {
+  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+  uint4 in[HELD_FORWARD], next[HELD_FORWARD];
+  if (held && row < rows) hold(x, row, n.cols, in);
+  for (; row < rows; row += step) {
+    if (!held) {
+      norm_unheld(n, x + row * n.cols, y + row * n.cols, row);
+      continue;
+    }
+    if (row + step < rows) hold(x, row + step, n.cols, next);
+    norm_held(n, in, y, row);
+#pragma unroll
+    for (int j = 0; j < HELD_FORWARD; j++) in[j] = next[j];
   }
+}
+
+/* in := round(in + other) */
+__device__ inline void add_held(uint4 (&in)[HELD_FORWARD], const uint4 (&other)[HELD_FORWARD]) {
+#pragma unroll
   for (int j = 0; j < HELD_FORWARD; j++) {
-    i64 at = threadIdx.x + j * blockDim.x;
-    in[j] = at < vectors ? load_vector(a + base + at * VEC) : make_uint4(0, 0, 0, 0);
-    other[j] = at < vectors ? load_vector(b + base + at * VEC) : make_uint4(0, 0, 0, 0);
-  }
-  for (int j = 0; j < HELD_FORWARD; j++) {
-    i64 at = threadIdx.x + j * blockDim.x;
     float u[VEC], v[VEC];
     unpack(in[j], u), unpack(other[j], v);
     for (int i = 0; i < VEC; i++) u[i] += v[i];
     in[j] = pack(u);
-    if (sum && at < vectors) *(uint4 *)(sum + base + at * VEC) = in[j];
   }
-  norm_held(n, in, y, row);
+}
+
+/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
+ * may be a or b. */
+KERNEL_RESIDENT(add_norm, THREADS, T_IS_BF16 ? 4 : 2)
+(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
+  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+  uint4 in[HELD_FORWARD], other[HELD_FORWARD];
+  for (; row < rows; row += step) {
+    i64 base = row * n.cols;
+    if (!held) {
+      T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
+      for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x)
+        put(to + i, get(a + i) + get(b + i));
+      norm_unheld(n, to + base, y + base, row);
+      continue;
+    }
+    hold(a, row, n.cols, in), hold(b, row, n.cols, other);
+    add_held(in, other);
+#pragma unroll
+    for (int j = 0; j < HELD_FORWARD; j++) {
+      i64 at = threadIdx.x + j * blockDim.x;
+      if (sum && at < n.cols / VEC) *(uint4 *)(sum + base + at * VEC) = in[j];
+    }
+    norm_held(n, in, y, row);
+  }
 }
 
 /* ---- backward: dx, and partial sums of dy xhat and of dy over the rows of a block ---- */
@@ -131,9 +160,12 @@ struct norm_back {
 
 struct back_in {
   uint4 above[HELD_BACKWARD], x[HELD_BACKWARD]; /* dy and x */
+  float mean, rstd;
 };
 
 __device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
+  in.mean = n.mean ? n.mean[row] : 0.0f;
+  in.rstd = n.rstd[row];
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
@@ -150,7 +182,7 @@ __device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
   int vectors = (int)(n.cols / VEC);
   uint4 old[HELD_BACKWARD];
   float d[VEC], x[VEC], w[VEC];
-  float rstd = n.rstd[row], shift = n.mean ? -n.mean[row] * rstd : 0.0f;
+  float rstd = in.rstd, shift = -in.mean * rstd;
   float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {

@@ -43,7 +43,7 @@ fx_status fx_norm_cuda(const fx_kernel_args *args) {
   int held =
       n.cols <= MAX_HELD && fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){x, y, n.w, n.b}, 4);
   return fx_cuda_run_rows(args, FX_CUDA_NORM, dtype, rows, n.cols, columns(held, FORWARD),
-                          FX_CUDA_ARGS(&x, &y, &n, &held, &rows));
+                          dtype == FX_BF16 ? 3 : 2, FX_CUDA_ARGS(&x, &y, &n, &held, &rows));
 }
 
 fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
@@ -54,7 +54,7 @@ fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
   int held = n.cols <= MAX_HELD &&
              fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){a, b, y, sum, n.w, n.b}, 6);
   return fx_cuda_run_rows(args, FX_CUDA_ADD_NORM, dtype, rows, n.cols, columns(held, FORWARD),
-                          FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
+                          dtype == FX_BF16 ? 4 : 2, FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
 }
 
 /* ---- backward ---- */

@@ -15,51 +15,72 @@ SINGLE_KERNEL(rope_table, FLAT)(const int *positions, float *table, double theta
 }
 #endif
 
-/* `wide` elements of one half of a head and those of the other, at a and b of the row; or, behind the heads,
- * a copy. */
-template <int WIDE>
-__device__ inline void turn(const T *x, const float *table, T *y, float sign, i64 row, i64 cols, i64 rotated,
-                            i64 half, i64 j) {
-  i64 pairs = rotated / (2 * WIDE), halves = half / WIDE;
-  if (j >= pairs) {
-    i64 at = row * cols + rotated + (j - pairs) * WIDE;
-    if constexpr (WIDE == VEC)
-      *(uint4 *)(y + at) = load_vector(x + at);
-    else
-      y[at] = x[at];
-    return;
-  }
-  i64 head = j / halves, i = (j - head * halves) * WIDE, at = row * cols + head * 2 * half + i;
-  const float *angle = table + row * 2 * half + i;
-  if constexpr (WIDE == VEC) {
-    uint4 left = load_vector(x + at), right = load_vector(x + at + half);
-    float a[VEC], b[VEC], cosine[VEC], sine[VEC];
-    load_floats(angle, cosine), load_floats(angle + half, sine);
-    unpack(left, a), unpack(right, b);
-    for (int e = 0; e < VEC; e++) {
-      float u = a[e], s = sign * sine[e];
-      a[e] = u * cosine[e] - b[e] * s;
-      b[e] = b[e] * cosine[e] + u * s;
+struct rope_params {
+  float sign;
+  i64 rows, cols, heads, half; /* x [rows, cols] begins with heads of 2 half columns */
+};
+
+enum { HEADS = 2 }; /* of a thread at a time */
+
+/* Vectors threadIdx.x of both halves of heads threadIdx.y, threadIdx.y + blockDim.y ... of a row: the angles
+ * are read once. */
+__device__ inline void turn_heads(const T *x, const float *angle, T *y, const rope_params &p) {
+  float cosine[VEC], sine[VEC];
+  load_floats(angle, cosine), load_floats(angle + p.half, sine);
+  for (int i = 0; i < VEC; i++) sine[i] *= p.sign;
+  for (i64 first = threadIdx.y; first < p.heads; first += HEADS * blockDim.y) {
+    uint4 left[HEADS], right[HEADS];
+#pragma unroll
+    for (int j = 0; j < HEADS; j++) {
+      i64 head = first + j * blockDim.y;
+      if (head >= p.heads) continue;
+      left[j] = load_vector(x + head * 2 * p.half);
+      right[j] = load_vector(x + head * 2 * p.half + p.half);
     }
-    store_vector(y + at, a), store_vector(y + at + half, b);
-  } else {
-    float a = get(x + at), b = get(x + at + half), cosine = angle[0], sine = sign * angle[half];
-    put(y + at, a * cosine - b * sine);
-    put(y + at + half, b * cosine + a * sine);
+#pragma unroll
+    for (int j = 0; j < HEADS; j++) {
+      i64 head = first + j * blockDim.y;
+      float a[VEC], b[VEC];
+      if (head >= p.heads) continue;
+      unpack(left[j], a), unpack(right[j], b);
+      for (int i = 0; i < VEC; i++) {
+        float u = a[i];
+        a[i] = u * cosine[i] - b[i] * sine[i];
+        b[i] = b[i] * cosine[i] + u * sine[i];
+      }
+      store_vector(y + head * 2 * p.half, a);
+      store_vector(y + head * 2 * p.half + p.half, b);
+    }
   }
 }
 
-/* The first `rotated` columns of x [rows, cols] are heads of 2 half columns; a thread turns VEC pairs (one,
- * where vectors do not fit) or copies as many of the columns behind them. y may be x: those stay. */
-KERNEL(rope, FLAT)
-(const T *x, const float *table, T *y, float sign, i64 rows, i64 cols, i64 rotated, i64 half) {
-  bool vectors = aligned(x, y) && aligned(table) && half % VEC == 0 && cols % VEC == 0;
-  i64 wide = vectors ? VEC : 1, work = (rotated / 2 + (x == y ? 0 : cols - rotated)) / wide, n = rows * work;
-  for (i64 k = grid_index(); k < n; k += grid_stride()) {
-    i64 row = k / work;
-    if (vectors)
-      turn<VEC>(x, table, y, sign, row, cols, rotated, half, k - row * work);
-    else
-      turn<1>(x, table, y, sign, row, cols, rotated, half, k - row * work);
+/* The same, element by element. */
+__device__ inline void turn_row(const T *x, const float *table, T *y, const rope_params &p) {
+  for (i64 k = threadIdx.y * blockDim.x + threadIdx.x; k < p.heads * p.half; k += blockDim.x * blockDim.y) {
+    i64 head = k / p.half, i = k - head * p.half, at = head * 2 * p.half + i;
+    float a = get(x + at), b = get(x + at + p.half), cosine = table[i], sine = p.sign * table[i + p.half];
+    put(y + at, a * cosine - b * sine);
+    put(y + at + p.half, b * cosine + a * sine);
   }
+}
+
+/* table [rows, 2 half]. The columns behind the heads are copied, unless y is x. blockDim.z rows a block;
+ * vectors: blockDim.x is the vectors of half a head. */
+KERNEL_RESIDENT(rope, FLAT, 4)(const T *x, const float *table, T *y, rope_params p, int vectors) {
+  i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = p.heads * 2 * p.half;
+  if (row >= p.rows) return;
+  x += row * p.cols, y += row * p.cols, table += row * 2 * p.half;
+  if (vectors) {
+    i64 at = threadIdx.x * VEC;
+    turn_heads(x + at, table + at, y + at, p);
+  } else {
+    turn_row(x, table, y, p);
+  }
+  if (x == y) return;
+  i64 wide = vectors ? VEC : 1, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (i64 i = rotated + thread * wide; i < p.cols; i += blockDim.x * blockDim.y * wide)
+    if (vectors)
+      *(uint4 *)(y + i) = load_vector(x + i);
+    else
+      y[i] = x[i];
 }
