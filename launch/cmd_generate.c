@@ -17,7 +17,7 @@
 static void usage(FILE *stream) {
   fputs(
       "usage: flexion generate PATH [--prompt TEXT] [--tokens N] [--temperature X] [--top-k K] [--top-p P]\n"
-      "                        [--seed S] [--json]\n\n"
+      "                        [--seed S] [--device auto|cpu|cuda] [--json]\n\n"
       "Continues TEXT with the model of a checkpoint; PATH is a step (runs/a/step_00001000) or a checkpoint\n"
       "directory, which stands for its newest step. Prints the prompt and then each token as it is drawn.\n"
       "Equal arguments give equal text.\n\n"
@@ -27,6 +27,7 @@ static void usage(FILE *stream) {
       "  --top-k K         only the K likeliest tokens; 0: all (default 0)\n"
       "  --top-p P         only the likeliest tokens that together reach probability P (default 1)\n"
       "  --seed S          of the draw (default 1234)\n"
+      "  --device D        auto, cpu or cuda (default auto)\n"
       "  --json            one JSON object with tokens and figures on the last line\n",
       stream);
 }
@@ -37,6 +38,7 @@ typedef struct arguments {
   const char *path, *prompt;
   int64_t tokens;
   fx_draw_options draw;
+  fx_runtime_device device;
   bool json, help;
 } arguments;
 
@@ -61,6 +63,17 @@ static fx_status read_number(const char *option, const char *text, double *out) 
   return FX_OK;
 }
 
+static fx_status read_device(const char *text, fx_runtime_device *out) {
+  static const char *const names[] = {
+      [FX_RUNTIME_DEVICE_AUTO] = "auto", [FX_RUNTIME_DEVICE_CPU] = "cpu", [FX_RUNTIME_DEVICE_CUDA] = "cuda"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (strcmp(text, names[i]) == 0) {
+      *out = (fx_runtime_device)i;
+      return FX_OK;
+    }
+  return fx_error(FX_ERR_USAGE, "--device takes auto, cpu or cuda, got \"%s\"", text);
+}
+
 static fx_status take_option(int option, const char *text, arguments *out) {
   int64_t value = 0;
   switch (option) {
@@ -72,6 +85,8 @@ static fx_status take_option(int option, const char *text, arguments *out) {
     FX_TRY(read_integer("top-k", text, 0, INT32_MAX, &value));
     out->draw.top_k = (int32_t)value;
     return FX_OK;
+  case 'd':
+    return read_device(text, &out->device);
   case 'p':
     return read_number("top-p", text, &out->draw.top_p);
   default:
@@ -88,6 +103,7 @@ static fx_status parse(int argc, char **argv, arguments *out) {
                                           {"top-k", required_argument, NULL, 'k'},
                                           {"top-p", required_argument, NULL, 'p'},
                                           {"seed", required_argument, NULL, 's'},
+                                          {"device", required_argument, NULL, 'd'},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
@@ -178,7 +194,7 @@ int fx_cmd_generate(int argc, char **argv) {
   if (status == FX_OK) status = fx_draw_init(&probe, &args.draw, 1); /* wrong options before a long load */
   if (status != FX_OK) return fx_report(status);
   fx_draw_fini(&probe);
-  status = fx_generator_create(args.path, 0, &generator);
+  status = fx_generator_create(args.path, 0, args.device, &generator);
   if (status == FX_OK) status = generate(&args, generator);
   fx_generator_destroy(generator);
   return status == FX_OK ? 0 : fx_report(status);

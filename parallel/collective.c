@@ -7,7 +7,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 
-static fx_status run_cpu(const fx_kernel_args *args) {
+static fx_status run(const fx_kernel_args *args) {
   const fx_collective_attr *a = args->attr;
   const fx_tensor *in = args->in[0], *out = args->out[0];
   /* count is per rank: the smaller side of reduce_scatter and all_gather */
@@ -46,10 +46,11 @@ static const fx_op g_collective_in_place = {
     .max_in = 1,
     .num_out = 1,
     .attr_bytes = sizeof(fx_collective_attr),
+    .bf16_cpu = true,
     .effects = FX_EFFECT_COLLECTIVE | FX_EFFECT_MUTATES,
     .must_alias = {1},
     .infer = in_place_infer,
-    .kernel = {[FX_BACKEND_CPU] = run_cpu},
+    .kernel = {[FX_BACKEND_CPU] = run, [FX_BACKEND_CUDA] = run},
 };
 
 static fx_status fresh_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -86,10 +87,11 @@ static const fx_op g_collective = {
     .max_in = 1,
     .num_out = 1,
     .attr_bytes = sizeof(fx_collective_attr),
+    .bf16_cpu = true,
     .effects = FX_EFFECT_COLLECTIVE,
     .infer = fresh_infer,
     .vjp = fresh_vjp,
-    .kernel = {[FX_BACKEND_CPU] = run_cpu},
+    .kernel = {[FX_BACKEND_CPU] = run, [FX_BACKEND_CUDA] = run},
 };
 
 static fx_value record(fx_graph *graph, const fx_op *op, fx_value x, fx_collective_attr attr) {

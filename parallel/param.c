@@ -34,6 +34,17 @@ fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, in
   return FX_OK;
 }
 
+static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **out) {
+  if (params->device) {
+    FX_TRY(fx_device_alloc(params->device, bytes, out));
+    FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, *out, 0, bytes));
+    return fx_device_sync(params->device);
+  }
+  FX_TRY(fx_alloc_aligned(out, bytes));
+  memset(*out, 0, bytes);
+  return FX_OK;
+}
+
 fx_status fx_params_allocate(fx_params *params) {
   params->numel = 0;
   for (int pass = 0; pass < 2; pass++) {
@@ -46,59 +57,103 @@ fx_status fx_params_allocate(fx_params *params) {
     if (pass == 0) params->num_decay = params->numel;
   }
   float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
-  size_t bytes = (size_t)params->numel * sizeof(float);
   size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
   for (size_t i = 0; i < count; i++) {
-    if (!params->device) {
-      FX_TRY(fx_alloc_aligned(flats[i], bytes));
-      memset(*flats[i], 0, bytes);
-      continue;
-    }
     void *memory = NULL;
-    FX_TRY(fx_device_alloc_shared(params->device, FX_PLACE_DEVICE, bytes, &memory));
+    FX_TRY(allocate_zeroed(params, (size_t)params->numel * sizeof(float), &memory));
     *flats[i] = memory;
-    FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, memory, 0, bytes));
-    FX_TRY(fx_device_sync(params->device));
+  }
+  if (params->dtype == FX_BF16) {
+    void *memory = NULL;
+    FX_TRY(allocate_zeroed(params, (size_t)params->numel * sizeof(uint16_t), &memory));
+    params->compute = memory;
   }
   return FX_OK;
 }
 
-/* Normal number `index` of a tensor: Box-Muller on one Philox block gives four; index / 4 is the counter. */
-static float normal_at(uint64_t seed, uint64_t site, int64_t index, double std) {
-  fx_philox r = fx_philox_at(seed, site, (uint64_t)index / 4, 0);
-  int pair = (int)(index & 2);
-  double radius = sqrt(-2.0 * log(fx_philox_open(r.word[pair]))),
-         angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
-  return (float)(std * radius * (index & 1 ? sin(angle) : cos(angle)));
+bool fx_params_on_host(const fx_params *params) {
+  return !params->device || params->device->backend == FX_BACKEND_CPU;
 }
 
-static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed) {
-  float *data = fx_param_data(params, param, params->weight);
+static fx_status copy_flat(const fx_params *params, void *to, const void *from) {
+  size_t bytes = (size_t)params->numel * sizeof(float);
+  if (!params->device) {
+    memcpy(to, from, bytes);
+    return FX_OK;
+  }
+  FX_TRY(fx_device_copy(params->device, FX_LANE_COMPUTE, to, from, bytes));
+  return fx_device_sync(params->device);
+}
+
+fx_status fx_params_download(const fx_params *params, const float *flat, float *host) {
+  return copy_flat(params, host, flat);
+}
+
+fx_status fx_params_upload(const fx_params *params, float *flat, const float *host) {
+  return copy_flat(params, flat, host);
+}
+
+/* Normal numbers 4 block .. 4 block + 3 of a tensor: Box-Muller on one Philox block. */
+static void normals_at(uint64_t seed, uint64_t site, int64_t block, double std, float out[4]) {
+  fx_philox r = fx_philox_at(seed, site, (uint64_t)block, 0);
+  for (int pair = 0; pair < 4; pair += 2) {
+    double radius = std * sqrt(-2.0 * log(fx_philox_open(r.word[pair]))),
+           angle = 2.0 * M_PI * fx_philox_open(r.word[pair + 1]);
+    out[pair] = (float)(radius * cos(angle));
+    out[pair + 1] = (float)(radius * sin(angle));
+  }
+}
+
+/* Elements `begin` on of the whole tensor, by their number there. */
+static void draw_normals(float *data, int64_t count, int64_t begin, uint64_t seed, uint64_t site,
+                         double std) {
+  float four[4];
+  int64_t drawn = -1;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t index = begin + i;
+    if (index / 4 != drawn) normals_at(seed, site, drawn = index / 4, std, four);
+    data[i] = four[index % 4];
+  }
+}
+
+static void initialize_param(const fx_params *params, const fx_param *param, uint64_t seed, float *weight) {
+  float *data = fx_param_data(params, param, weight);
   uint64_t site = fx_hash64_text(param->name);
   int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
 #pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < param->count[0]; r++)
-    for (int64_t c = 0; c < cols; c++) {
-      int64_t index = (param->start[0] + r) * global_cols + param->start[1] + c;
-      float value = param->init == FX_INIT_ONES       ? 1.0f
-                    : param->init == FX_INIT_CONSTANT ? (float)param->init_std
-                                                      : 0.0f;
-      if (param->init == FX_INIT_NORMAL) value = normal_at(seed, site, index, param->init_std);
-      data[r * cols + c] = value;
-    }
+  for (int64_t r = 0; r < param->count[0]; r++) {
+    int64_t first = (param->start[0] + r) * global_cols + param->start[1];
+    if (param->init == FX_INIT_NORMAL)
+      draw_normals(data + r * cols, cols, first, seed, site, param->init_std);
+    for (int64_t c = 0; param->init != FX_INIT_NORMAL && c < cols; c++)
+      data[r * cols + c] = param->init == FX_INIT_ONES       ? 1.0f
+                           : param->init == FX_INIT_CONSTANT ? (float)param->init_std
+                                                             : 0.0f;
+  }
 }
 
-void fx_params_initialize(fx_params *params, uint64_t seed) {
-  for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed);
+fx_status fx_params_initialize(fx_params *params, uint64_t seed) {
+  float *weight = params->weight;
+  fx_status status = FX_OK;
+  if (!fx_params_on_host(params)) {
+    FX_TRY(fx_alloc_aligned(&weight, (size_t)params->numel * sizeof *weight));
+    memset(weight, 0, (size_t)params->numel * sizeof *weight); /* padding */
+  }
+  for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed, weight);
+  if (weight != params->weight) {
+    status = fx_params_upload(params, params->weight, weight);
+    free(weight);
+  }
+  return status;
 }
 
 void fx_params_fini(fx_params *params) {
-  float *flats[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq};
-  for (size_t i = 0; i < sizeof flats / sizeof flats[0]; i++)
+  void *buffers[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq, params->compute};
+  for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
     if (params->device)
-      fx_device_release_shared(params->device, FX_PLACE_DEVICE, flats[i]);
+      fx_device_release(params->device, buffers[i]);
     else
-      free(flats[i]);
+      free(buffers[i]);
   free(params->param);
   free(params->storage);
   memset(params, 0, sizeof *params);

@@ -42,6 +42,7 @@ typedef struct fx_param_storage {
   fx_type type;   /* float32 [rows, cols] or [n]; the local part, padding included */
   int64_t offset; /* elements from the start of the flat buffers; a multiple of 16 (64 bytes) */
   bool decay;     /* weight decay applies (matrices) */
+  bool compute;   /* kernels of the model read it in the compute type: matrices, their biases */
 } fx_param_storage;
 
 typedef struct fx_params {
@@ -52,9 +53,12 @@ typedef struct fx_params {
   int64_t numel; /* elements of each flat buffer; [0, num_decay) decays */
   int64_t num_decay;
   bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
-  fx_device *device; /* set before fx_params_allocate: kernels of this device use the buffers, which the host
-                        may touch between plans; NULL: plain memory of the host */
-  float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned */
+  fx_device *device; /* set before fx_params_allocate: the buffers are memory of this device; NULL: plain
+                        memory of the host */
+  fx_dtype dtype;    /* set before fx_params_allocate: FX_BF16 adds the compute copy; else FX_F32 (0) */
+  float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned; fp32 masters */
+  uint16_t *compute; /* bfloat16 copy of the weights in the same layout, or NULL; who changes weights sees to
+                        it: adamw, and a plan that casts them after they were filled */
 } fx_params;
 
 /* Declares a storage of `type`; *index is its number. */
@@ -64,11 +68,16 @@ fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int
 fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
                         const int64_t *dim, fx_init_kind init, double init_std);
 /* Lays storages out (decaying ones first, each in reverse order of declaration, so that gradients become
- * ready from the front of each part), allocates the four zeroed buffers, or the one of the weights. */
+ * ready from the front of each part), allocates the zeroed buffers. */
 fx_status fx_params_allocate(fx_params *params);
 /* Fills the weights: element i of a normal parameter is drawn by Philox(seed, name, its global index), so any
  * layout starts from the same numbers. */
-void fx_params_initialize(fx_params *params, uint64_t seed);
+fx_status fx_params_initialize(fx_params *params, uint64_t seed);
+/* Copies all of a flat fp32 buffer to or from numel floats of the host; returns when it is done. */
+fx_status fx_params_download(const fx_params *params, const float *flat, float *host);
+fx_status fx_params_upload(const fx_params *params, float *flat, const float *host);
+/* Whether the host may read and write the flat buffers itself. */
+bool fx_params_on_host(const fx_params *params);
 void fx_params_fini(fx_params *params);
 
 /* Address of a parameter's local part in one of the flat buffers (rows are contiguous: a slab is whole rows).

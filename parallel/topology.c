@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "dynamo_rt/base/memory.h"
+#include "parallel/comm/cuda/comm_nccl.h"
 
 enum {
 #define COMM_ID(field, name) ID_##field,
@@ -88,7 +89,14 @@ static int group_ranks(const fx_topology *t, bool free_tp, bool free_cp, bool fr
   return count;
 }
 
-static fx_status make_comms(fx_control *control, fx_topology *t) {
+static fx_status split(fx_control *control, fx_device *device, const char *name, int id, const int *ranks,
+                       int count, fx_comm **out) {
+  if (device && device->backend == FX_BACKEND_CUDA)
+    return fx_nccl_split(control, device, name, id, ranks, count, out);
+  return fx_control_split(control, name, id, ranks, count, out);
+}
+
+static fx_status make_comms(fx_control *control, fx_device *device, fx_topology *t) {
   static const struct {
     bool tp, cp, dp; /* the dimensions along which the group extends */
   } extent[] = {[ID_world] = {true, true, true},
@@ -102,7 +110,7 @@ static fx_status make_comms(fx_control *control, fx_topology *t) {
 #define MAKE_COMM(field, name)                                                                              \
   if (status == FX_OK) {                                                                                    \
     int count = group_ranks(t, extent[ID_##field].tp, extent[ID_##field].cp, extent[ID_##field].dp, ranks); \
-    status = fx_control_split(control, name, ID_##field, ranks, count, &t->comm.field);                     \
+    status = split(control, device, name, ID_##field, ranks, count, &t->comm.field);                        \
   }
   FX_TOPOLOGY_COMM_LIST(MAKE_COMM)
 #undef MAKE_COMM
@@ -111,6 +119,10 @@ static fx_status make_comms(fx_control *control, fx_topology *t) {
 }
 
 fx_status fx_topology_create(fx_control *control, int tp, int cp, fx_topology **out) {
+  return fx_topology_create_on(control, NULL, tp, cp, out);
+}
+
+fx_status fx_topology_create_on(fx_control *control, fx_device *device, int tp, int cp, fx_topology **out) {
   int size = control->size;
   if (tp < 1 || size % tp)
     return fx_error(
@@ -132,7 +144,7 @@ fx_status fx_topology_create(fx_control *control, int tp, int cp, fx_topology **
   t->dp = size / (tp * cp);
   fx_topology_coordinates((fx_topology_shape){t->tp, t->cp, t->dp}, t->rank, &t->tp_rank, &t->cp_rank,
                           &t->dp_rank);
-  fx_status status = make_comms(control, t);
+  fx_status status = make_comms(control, device, t);
   if (status != FX_OK) {
     fx_topology_destroy(t);
     return status;

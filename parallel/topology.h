@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "dynamo_rt/comm/control.h"
+#include "dynamo_rt/device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,6 +55,8 @@ int fx_topology_rank(fx_topology_shape shape, int tp_rank, int cp_rank, int dp_r
  * parallel.tensor and parallel.context, when they do not divide the ranks; nothing was made then. The control
  * channel is borrowed for the call only. */
 fx_status fx_topology_create(fx_control *control, int tp, int cp, fx_topology **out);
+/* The same with communicators for buffers of `device` (borrowed, outlives the topology): NCCL's on a GPU. */
+fx_status fx_topology_create_on(fx_control *control, fx_device *device, int tp, int cp, fx_topology **out);
 /* Destroys the communicators too: collective in effect, call it on every rank. NULL is fine. */
 void fx_topology_destroy(fx_topology *topology);
 

@@ -125,6 +125,7 @@ typedef struct fx_config_optimizer {
   double eps;
   double weight_decay;
   double clip_grad; /* 0 = off */
+  bool stochastic_rounding;
 } fx_config_optimizer;
 
 typedef struct fx_config_schedule {
@@ -158,6 +159,7 @@ typedef struct fx_config_runtime {
   fx_runtime_mode mode;
   fx_runtime_dtype dtype;
   bool deterministic;
+  bool autotune;
   int64_t threads; /* FX_CONFIG_AUTO or >= 1 */
   char *compiler;  /* of attention variants; "none": they are interpreted */
   fx_log_level log_level;

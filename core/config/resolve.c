@@ -12,8 +12,7 @@
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
 
-/* Recognised, but not built yet: values above `limit` (enums in the order of the schema). Delete a row to
- * lift it. */
+/* Recognised, but not built yet: values above `limit`. Delete a row to lift it. */
 static const struct {
   const char *key;
   int64_t limit;
@@ -22,7 +21,6 @@ static const struct {
     {"parallel.tensor", 1, "parallel.tensor=1"},
     {"parallel.context", 1, "parallel.context=1"},
     {"parallel.zero", 0, "parallel.zero=0"},
-    {"runtime.dtype", FX_RUNTIME_DTYPE_FLOAT32, "runtime.dtype=auto or float32"},
 };
 
 static int weight(const fx_config *cfg, const char *key) {
@@ -147,12 +145,8 @@ static fx_status check_available(const fx_config *cfg) {
   for (size_t i = 0; i < sizeof unavailable / sizeof unavailable[0]; i++) {
     const fx_key *key = fx_schema_find_path(unavailable[i].key);
     const char *field = (const char *)cfg + key->offset;
-    int index = 0;
     int64_t value = 0;
-    if (key->kind == FX_KEY_ENUM)
-      memcpy(&index, field, sizeof index), value = index;
-    else
-      memcpy(&value, field, sizeof value);
+    memcpy(&value, field, sizeof value);
     if (value <= unavailable[i].limit) continue;
     FILE *stream = open_memstream(&text, &bytes);
     if (!stream) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/train/device.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
 #include "data/tokenizer.h"
@@ -30,7 +31,12 @@ static fx_status read_weights(fx_generator *g, const fx_ckpt *ckpt) {
   const fx_params *params = &g->model->params;
   fx_ckpt_region *region = NULL;
   char(*path)[FX_CKPT_PATH_BYTES] = NULL;
+  float *copy = NULL; /* of weights that the host cannot touch */
   fx_status status = FX_OK;
+  if (!fx_params_on_host(params)) {
+    FX_TRY(fx_alloc_aligned(&copy, (size_t)params->numel * sizeof *copy));
+    memset(copy, 0, (size_t)params->numel * sizeof *copy);
+  }
   FX_TRY_GOTO(fx_calloc(&region, (size_t)params->num_params, sizeof *region), free_regions);
   FX_TRY_GOTO(fx_calloc(&path, (size_t)params->num_params, sizeof *path), free_regions);
   for (int64_t i = 0; i < params->num_params; i++) {
@@ -42,16 +48,18 @@ static fx_status read_weights(fx_generator *g, const fx_ckpt *ckpt) {
       region[i].start[d] = p->start[d];
       region[i].count[d] = p->count[d];
     }
-    region[i].data = fx_param_data(params, p, params->weight);
+    region[i].data = fx_param_data(params, p, copy ? copy : params->weight);
   }
-  status = fx_ckpt_read(ckpt, region, params->num_params);
+  FX_TRY_GOTO(fx_ckpt_read(ckpt, region, params->num_params), free_regions);
+  if (copy) status = fx_params_upload(params, params->weight, copy);
 free_regions:
+  free(copy);
   free(region);
   free(path);
   return status;
 }
 
-static fx_status load(fx_generator *g, const char *path) {
+static fx_status load(fx_generator *g, const char *path, int threads, fx_runtime_device device) {
   fx_ckpt *ckpt = NULL;
   fx_status status = FX_OK;
   FX_TRY(fx_ckpt_find(path, &g->path));
@@ -62,7 +70,11 @@ static fx_status load(fx_generator *g, const char *path) {
   FX_TRY(fx_ckpt_open(g->path, &ckpt));
   FX_TRY_GOTO(fx_config_parse(fx_ckpt_config(ckpt), g->path, &g->config), close_ckpt);
   g->config->parallel = (fx_config_parallel){.tensor = 1, .context = 1}; /* however it was trained */
-  FX_TRY_GOTO(fx_model_create_weights(g->config, &g->model), close_ckpt);
+  g->config->runtime.device = device;
+  if (g->config->runtime.dtype == FX_RUNTIME_DTYPE_BFLOAT16)
+    g->config->runtime.dtype = FX_RUNTIME_DTYPE_AUTO; /* as the device here likes it */
+  FX_TRY_GOTO(fx_device_choose_alone(g->config, threads, &g->device), close_ckpt);
+  FX_TRY_GOTO(fx_model_create_weights(g->config, g->device, &g->model), close_ckpt);
   FX_TRY_GOTO(read_weights(g, ckpt), close_ckpt);
 close_ckpt:
   fx_ckpt_close(ckpt);
@@ -97,16 +109,13 @@ static fx_status fill_constant(fx_generator *g) {
   return fx_attention_fill_slot(g->attention, &batch, g->inputs, 0);
 }
 
-static fx_status prepare(fx_generator *g, int threads) {
-  fx_affinity mine = fx_affinity_get();
+static fx_status prepare(fx_generator *g) {
   fx_phase phase = FX_PHASE_LOGITS;
   g->T = g->config->train.seq_length;
-  FX_TRY(fx_device_create_cpu(threads > 0 ? threads : fx_affinity_threads(&mine, 1, 0, NULL), "auto",
-                              &g->device));
   FX_TRY(fx_attention_setup_create(g->config, g->device->backend, 1, g->T, &g->attention));
   FX_TRY(fx_inputs_create(1, &g->inputs));
   FX_TRY(fx_step_declare_inputs(g->inputs, g->attention));
-  FX_TRY(fx_inputs_allocate(g->inputs));
+  FX_TRY(fx_inputs_allocate_on(g->inputs, g->device));
   fx_step_config step = {.model = g->model,
                          .B = 1,
                          .T = g->T,
@@ -118,16 +127,17 @@ static fx_status prepare(fx_generator *g, int threads) {
   FX_TRY(fill_constant(g));
   FX_TRY(fx_stepper_create(&step, &g->stepper));
   FX_TRY(fx_stepper_prepare(g->stepper, &phase, 1));
-  return fx_stepper_bind(g->stepper);
+  FX_TRY(fx_stepper_bind(g->stepper));
+  return fx_stepper_refresh(g->stepper);
 }
 
-fx_status fx_generator_create(const char *path, int threads, fx_generator **out) {
+fx_status fx_generator_create(const char *path, int threads, fx_runtime_device device, fx_generator **out) {
   fx_generator *g = NULL;
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&g, 1, sizeof *g));
-  FX_TRY_GOTO(load(g, path), destroy_generator);
+  FX_TRY_GOTO(load(g, path, threads, device), destroy_generator);
   FX_TRY_GOTO(fx_tokenizer_create("byte", NULL, &g->tokenizer), destroy_generator);
-  FX_TRY_GOTO(prepare(g, threads), destroy_generator);
+  FX_TRY_GOTO(prepare(g), destroy_generator);
   *out = g;
   return FX_OK;
 destroy_generator:

@@ -4,7 +4,7 @@
  *
  * The window holds the last seq_length tokens of the text as one document with positions from 0, as a
  * training sample does. Masks are causal, so what lies behind the last token of a short text is never seen; a
- * variant that looks ahead is refused. One process, on the CPU. */
+ * variant that looks ahead is refused. One process. */
 #ifndef FX_CORE_GENERATE_GENERATOR_H
 #define FX_CORE_GENERATE_GENERATOR_H
 
@@ -19,9 +19,10 @@ extern "C" {
 
 typedef struct fx_generator fx_generator;
 
-/* path: a step, or a checkpoint directory, which stands for its newest step. threads: 0 for all processors.
- * FX_ERR_CHECKPOINT: none there, or damaged. FX_ERR_UNSUPPORTED: attention that looks ahead. */
-fx_status fx_generator_create(const char *path, int threads, fx_generator **out);
+/* path: a step, or a checkpoint directory, which stands for its newest step. threads: of a CPU, 0 for all
+ * processors. device: whatever the model was trained on. FX_ERR_CHECKPOINT: none there, or damaged.
+ * FX_ERR_UNSUPPORTED: attention that looks ahead. */
+fx_status fx_generator_create(const char *path, int threads, fx_runtime_device device, fx_generator **out);
 void fx_generator_destroy(fx_generator *generator); /* NULL is fine */
 
 /* Borrowed for the generator's life. */

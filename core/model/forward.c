@@ -16,9 +16,18 @@ fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values 
   const fx_params *params = &model->params;
   FX_TRY(fx_calloc(&out->weight, (size_t)params->num_storages, sizeof *out->weight));
   fx_graph_persistent(FX_AT(graph), "weights", params->weight, fx_type_1d(FX_F32, params->numel));
-  for (int64_t s = 0; s < params->num_storages; s++)
-    out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + params->storage[s].offset,
-                                         params->storage[s].type);
+  if (params->compute)
+    fx_graph_persistent(FX_AT(graph), "compute weights", params->compute, fx_type_1d(FX_BF16, params->numel));
+  for (int64_t s = 0; s < params->num_storages; s++) {
+    const fx_param_storage *storage = &params->storage[s];
+    fx_type type = storage->type;
+    if (params->compute && storage->compute) {
+      type.dtype = FX_BF16;
+      out->weight[s] = fx_graph_persistent(graph, "compute weights", params->compute + storage->offset, type);
+    } else {
+      out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + storage->offset, type);
+    }
+  }
   return fx_graph_status(graph);
 }
 

@@ -76,6 +76,7 @@ static fx_status add_linear(fx_params *params, const linear_spec *spec, int64_t 
   for (int i = 0; i < spec->count; i++) out += spec->rows[i];
   fx_type type = spec->in_out ? fx_type_2d(FX_F32, spec->in, out) : fx_type_2d(FX_F32, out, spec->in);
   FX_TRY(fx_params_add_storage(params, type, true, weight));
+  params->storage[*weight].compute = true;
   for (int i = 0; i < spec->count; row += spec->rows[i++]) {
     int64_t dim[2] = {spec->in_out ? spec->in : spec->rows[i], spec->in_out ? spec->rows[i] : spec->in};
     full_name(name, spec->names[i], layer, "weight");
@@ -84,6 +85,7 @@ static fx_status add_linear(fx_params *params, const linear_spec *spec, int64_t 
   *bias = -1;
   if (!spec->bias) return FX_OK;
   FX_TRY(fx_params_add_storage(params, fx_type_1d(FX_F32, out), false, bias));
+  params->storage[*bias].compute = true;
   row = 0;
   for (int i = 0; i < spec->count; row += spec->rows[i++]) {
     full_name(name, spec->names[i], layer, "bias");
@@ -107,6 +109,7 @@ static fx_status add_table(fx_params *params, const char *module, int64_t rows, 
   int64_t dim[2] = {valid_rows, cols};
   snprintf(name, sizeof name, "%s.weight", module);
   FX_TRY(fx_params_add_storage(params, fx_type_2d(FX_F32, rows, cols), true, storage));
+  params->storage[*storage].compute = true;
   return fx_params_add(params, name, *storage, 0, 2, dim, FX_INIT_NORMAL, std);
 }
 
@@ -212,12 +215,19 @@ static fx_status declare(fx_model *model) {
   return fx_params_allocate(params);
 }
 
-static fx_status create(const fx_config *config, fx_device *device, bool weights_only, fx_model **out) {
+fx_dtype fx_model_dtype(const fx_config *config, fx_backend backend) {
+  return backend == FX_BACKEND_CUDA && config->runtime.dtype != FX_RUNTIME_DTYPE_FLOAT32 ? FX_BF16 : FX_F32;
+}
+
+static fx_status create(const fx_config *config, fx_device *device, const fx_topology *topology,
+                        bool weights_only, fx_model **out) {
   fx_model *model = NULL;
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
+  model->topology = topology;
   model->params.weights_only = weights_only;
   model->params.device = device;
+  model->params.dtype = device ? fx_model_dtype(config, device->backend) : FX_F32;
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, 128) * 128;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
@@ -231,15 +241,16 @@ destroy_model:
 }
 
 fx_status fx_model_create(const fx_config *config, fx_model **out) {
-  return create(config, NULL, false, out);
+  return create(config, NULL, NULL, false, out);
 }
 
-fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out) {
-  return create(config, device, false, out);
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, const fx_topology *topology,
+                             fx_model **out) {
+  return create(config, device, topology, false, out);
 }
 
-fx_status fx_model_create_weights(const fx_config *config, fx_model **out) {
-  return create(config, NULL, true, out);
+fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out) {
+  return create(config, device, NULL, true, out);
 }
 
 void fx_model_destroy(fx_model *model) {

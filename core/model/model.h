@@ -8,6 +8,7 @@
 #include "core/model/attention.h"
 #include "dynamo_rt/graph/graph.h"
 #include "parallel/param.h"
+#include "parallel/topology.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,19 +22,25 @@ typedef struct fx_layer_storages {
 } fx_layer_storages;
 
 typedef struct fx_model {
-  const fx_config *config; /* borrowed */
+  const fx_config *config;     /* borrowed */
+  const fx_topology *topology; /* borrowed; NULL: this rank alone */
   fx_params params;
   fx_layer_storages *layers;                       /* [num_hidden_layers] */
   int32_t embed, positions, norm, norm_bias, head; /* head == embed when tied */
   int64_t padded_vocab;                            /* vocab_size rounded up to 128 */
 } fx_model;
 
+/* What a model on such a device computes in: bfloat16 on a GPU unless runtime.dtype says float32. */
+fx_dtype fx_model_dtype(const fx_config *config, fx_backend backend);
 /* Declares and allocates all parameters (zero); fx_params_initialize or a checkpoint fills them. */
 fx_status fx_model_create(const fx_config *config, fx_model **out);
-/* The same in memory that kernels of `device` use; it outlives the model. */
-fx_status fx_model_create_on(const fx_config *config, fx_device *device, fx_model **out);
-/* The same without gradients and moments: good for the plans `eval` and `logits` only. */
-fx_status fx_model_create_weights(const fx_config *config, fx_model **out);
+/* This rank's part of them in memory of `device`; device and topology (either may be NULL) outlive the model.
+ */
+fx_status fx_model_create_on(const fx_config *config, fx_device *device, const fx_topology *topology,
+                             fx_model **out);
+/* The same without gradients and moments: good for the plans `eval` and `logits` only. device: may be NULL.
+ */
+fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out);
 void fx_model_destroy(fx_model *model);             /* NULL is fine */
 int64_t fx_model_num_params(const fx_model *model); /* elements, padding left out, tied weights once */
 /* FLOPs of forward and backward for one token of a sequence of `length` under a full causal mask: 6 per
@@ -41,7 +48,8 @@ int64_t fx_model_num_params(const fx_model *model); /* elements, padding left ou
  * arXiv:2204.02311, appendix B, halved for causality). */
 double fx_model_flops_per_token(const fx_model *model, int64_t length);
 
-/* Values of the parameter storages in one graph: weight[s] of storage s. */
+/* Values of the parameter storages in one graph: weight[s] of storage s, in the compute type where kernels
+ * read it so (fx_param_storage.compute), else the fp32 master. */
 typedef struct fx_model_values {
   fx_value *weight; /* [params.num_storages], owned */
 } fx_model_values;

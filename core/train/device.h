@@ -4,17 +4,27 @@
 #define FX_CORE_TRAIN_DEVICE_H
 
 #include "core/config/config.h"
+#include "core/train/threads.h"
+#include "dynamo_rt/comm/control.h"
 #include "dynamo_rt/device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Whether `runtime.device` means the GPU here: cuda, or auto where there is one and every op of a model has a
- * kernel for it. Equal on ranks of equal machines. */
-bool fx_device_wants_cuda(const fx_config *config, int ranks);
-/* threads: of a CPU device. FX_ERR_UNSUPPORTED for runtime.device=cuda with several ranks. */
-fx_status fx_device_choose(const fx_config *config, int threads, int ranks, fx_device **out);
+/* Whether the ranks of a job compute on GPUs, the same answer on all of them: runtime.device says cuda, or it
+ * says auto, every host has a GPU for each of its ranks, and every op of a model has a kernel for it. */
+bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int size);
+/* The device of `rank`; threads: of a CPU. FX_ERR_DEVICE: no GPU of its own (NCCL wants one a rank), or what
+ * a GPU lacks; FX_ERR_CONFIG: bfloat16 on a CPU. */
+fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, int size, int rank, int threads,
+                           fx_device **out);
+/* The same for the ranks of a control channel, each with its own threads: runtime.threads, or an equal share
+ * of the processors. Collective; every rank returns the same status. log: NULL, or for warnings. */
+fx_status fx_device_choose_job(const fx_config *config, fx_control *control, const fx_log *log,
+                               fx_device **out);
+/* The same for a job of this process alone; threads 0: as many as it may use. */
+fx_status fx_device_choose_alone(const fx_config *config, int threads, fx_device **out);
 
 #ifdef __cplusplus
 }

@@ -51,16 +51,16 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
                               fx_graph *graph) {
   const fx_params *p = &c->model->params;
   bool add = phase == FX_PHASE_MICRO_MID || phase == FX_PHASE_MICRO_LAST;
-  bool reduce = (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST) && c->dp && c->dp->size > 1;
+  bool last = phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST;
   fx_model_values values = {NULL};
   fx_value *grads = NULL;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_model_bind(c->model, graph, &values), free_values);
   FX_TRY_GOTO(fx_calloc(&grads, (size_t)p->num_storages, sizeof *grads), free_values);
   fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, p->numel));
-  fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->loss,
-                                        fx_type_1d(FX_F32, 1 + FX_STEP_FLAGS));
-  fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->loss);
+  fx_type signal_type = fx_type_1d(FX_F32, 1 + FX_STEP_FLAGS);
+  fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->signal, signal_type);
+  fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->signal);
   FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
   for (int64_t s = 0; s < p->num_storages; s++) {
     fx_value place =
@@ -68,19 +68,31 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
     (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
   }
   (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
-  if (phase == FX_PHASE_MICRO_ONLY || phase == FX_PHASE_MICRO_LAST)
+  if (last)
     fx_store(FX_AT(graph),
-             fx_graph_persistent(graph, "flags", results->flags, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
+             fx_graph_persistent(graph, "flags", results->signal + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
              fx_graph_input(graph, "flags"));
-  if (reduce) {
+  if (last && c->dp && c->dp->size > 1) {
     record_reduction(c, graph);
-    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
+    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
   }
+  if (last) fx_store(FX_AT(graph), fx_graph_persistent(graph, "results", results->loss, signal_type), signal);
   status = fx_graph_status(graph);
 free_values:
   free(grads);
   fx_model_values_fini(&values);
   return status;
+}
+
+/* After the masters were filled from outside: the compute copy follows them. */
+static fx_status record_refresh(const fx_step_config *c, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  FX_ASSERT(p->compute);
+  fx_value masters = fx_graph_persistent(FX_AT(graph), "weights", p->weight, fx_type_1d(FX_F32, p->numel));
+  fx_value copy =
+      fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
+  fx_store(FX_AT(graph), copy, fx_cast(FX_AT(graph), masters, FX_BF16));
+  return fx_graph_status(graph);
 }
 
 /* Elements [begin, end) of the flat buffers. snapshot: copy the new state aside. */
@@ -91,7 +103,10 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin
   fx_adamw_attr attr = {.beta1 = o->betas[0],
                         .beta2 = o->betas[1],
                         .eps = o->eps,
-                        .weight_decay = begin < p->num_decay ? o->weight_decay : 0.0};
+                        .weight_decay = begin < p->num_decay ? o->weight_decay : 0.0,
+                        .seed = (uint64_t)c->model->config->train.seed,
+                        .first = begin,
+                        .stochastic = o->stochastic_rounding};
   fx_type type = fx_type_1d(FX_F32, end - begin);
   fx_value copies[3];
   if (end == begin) return;
@@ -104,6 +119,9 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin
                        .norm = norm,
                        .factor = factor,
                        .compute = FX_NONE};
+  if (p->compute)
+    v.compute =
+        fx_graph_persistent(graph, "compute weights", p->compute + begin, fx_type_1d(FX_BF16, end - begin));
   for (int i = 0; snapshot && i < 3; i++)
     copies[i] = fx_graph_persistent(graph, "snapshot", c->snapshot + i * p->numel + begin, type);
   fx_adamw(FX_AT(graph), &v, snapshot ? copies : NULL, attr);
@@ -119,9 +137,12 @@ static fx_status record_update(const fx_step_config *c, const fx_step_results *r
   fx_graph_persistent(FX_AT(graph), "weights", p->weight, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg", p->exp_avg, whole);
   fx_graph_persistent(FX_AT(graph), "exp_avg_sq", p->exp_avg_sq, whole);
+  if (p->compute)
+    fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
   if (snapshot) fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->numel));
   fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
-  fx_value norm = fx_clip(FX_AT(graph), grad, (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
+  fx_value norm = fx_clip(FX_AT(graph), fx_squares(FX_AT(graph), &grad, 1),
+                          (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
   fx_store(FX_AT(graph), scalar(graph, "grad_norm", results->grad_norm), norm);
   record_adamw(c, graph, 0, p->num_decay, snapshot, norm, factor);
   record_adamw(c, graph, p->num_decay, p->numel, snapshot, norm, factor);
@@ -147,6 +168,7 @@ static fx_status record_logits(const fx_step_config *c, const fx_step_results *r
   fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,
                               (fx_linear_attr){0, FX_ACT_NONE});
   fx_model_values_fini(&values);
+  if (c->model->params.compute) logits = fx_cast(FX_AT(graph), logits, FX_F32);
   fx_type type = fx_type_3d(FX_F32, c->B, c->T, c->model->padded_vocab);
   fx_store(FX_AT(graph), fx_graph_persistent(graph, "logits", results->logits, type), logits);
   return fx_graph_status(graph);
@@ -158,6 +180,8 @@ fx_status fx_step_record(const fx_step_config *config, const fx_step_results *re
   case FX_PHASE_UPDATE:
   case FX_PHASE_UPDATE_SNAPSHOT:
     return record_update(config, results, phase, graph);
+  case FX_PHASE_REFRESH:
+    return record_refresh(config, graph);
   case FX_PHASE_EVAL:
     return record_eval(config, results, graph);
   case FX_PHASE_LOGITS:

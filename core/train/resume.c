@@ -31,15 +31,24 @@ static fx_status choose(fx_trainer *run, char **path) {
 static fx_status load(fx_trainer *run, const char *path) {
   fx_ckpt *ckpt = NULL;
   fx_region_list list = {0};
+  const fx_params *params = &run->model->params;
+  size_t bytes = 3 * (size_t)params->numel * sizeof(float);
+  float *copy = NULL; /* of a state that the host cannot touch */
   fx_status status = FX_OK;
   FX_TRY(fx_ckpt_open(path, &ckpt));
-  FX_TRY_GOTO(fx_trainer_regions(run, NULL, &list), close_ckpt);
+  if (!fx_params_on_host(params)) {
+    FX_TRY_GOTO(fx_alloc_aligned(&copy, bytes), close_ckpt);
+    memset(copy, 0, bytes); /* padding */
+  }
+  FX_TRY_GOTO(fx_trainer_regions(run, copy, &list), close_ckpt);
   FX_TRY_GOTO(fx_ckpt_read(ckpt, list.region, list.count), close_ckpt);
+  if (copy) FX_TRY_GOTO(fx_trainer_copy_state(run, copy, false), close_ckpt);
   const fx_ckpt_state *state = fx_ckpt_state_get(ckpt);
   run->consumed_samples = state->consumed_samples;
   run->optimizer_step = state->optimizer_step;
   run->skipped = state->skipped;
 close_ckpt:
+  free(copy);
   fx_regions_fini(&list);
   fx_ckpt_close(ckpt);
   return status;
@@ -55,7 +64,7 @@ fx_status fx_trainer_restore(fx_trainer *run) {
       fx_info(run->job->log, "resuming from %s: step %lld, %lld samples", path,
               (long long)fx_trainer_iteration(run), (long long)run->consumed_samples);
   } else {
-    fx_params_initialize(&run->model->params, (uint64_t)run->config->train.seed);
+    status = fx_params_initialize(&run->model->params, (uint64_t)run->config->train.seed);
   }
   if (status == FX_OK && path[0]) {
     run->resumed_from = path;

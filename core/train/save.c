@@ -27,14 +27,15 @@ void fx_regions_fini(fx_region_list *list) {
   memset(list, 0, sizeof *list);
 }
 
-fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_list *list) {
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list) {
   const fx_params *params = &run->model->params;
+  FX_ASSERT(copy || fx_params_on_host(params));
   const struct {
     const char *prefix;
     float *flat;
-  } parts[] = {{"/model/", snapshot ? snapshot : params->weight},
-               {"/optimizer/exp_avg/", snapshot ? snapshot + params->numel : params->exp_avg},
-               {"/optimizer/exp_avg_sq/", snapshot ? snapshot + 2 * params->numel : params->exp_avg_sq}};
+  } parts[] = {{"/model/", copy ? copy : params->weight},
+               {"/optimizer/exp_avg/", copy ? copy + params->numel : params->exp_avg},
+               {"/optimizer/exp_avg_sq/", copy ? copy + 2 * params->numel : params->exp_avg_sq}};
   memset(list, 0, sizeof *list);
   size_t capacity = 3 * (size_t)params->num_params;
   FX_TRY(fx_calloc(&list->region, capacity, sizeof *list->region));
@@ -53,6 +54,16 @@ fx_status fx_trainer_regions(const fx_trainer *run, float *snapshot, fx_region_l
       region->data = fx_param_data(params, p, parts[k].flat);
       list->count++;
     }
+  return FX_OK;
+}
+
+fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host) {
+  const fx_params *params = &run->model->params;
+  float *flat[] = {params->weight, params->exp_avg, params->exp_avg_sq};
+  for (int i = 0; i < 3; i++) {
+    float *part = copy + i * params->numel;
+    FX_TRY(to_host ? fx_params_download(params, flat[i], part) : fx_params_upload(params, flat[i], part));
+  }
   return FX_OK;
 }
 
@@ -145,11 +156,30 @@ bool fx_trainer_save_written(const fx_trainer *run) {
   return run->saver.writer && __atomic_load_n(&run->saver.done, __ATOMIC_ACQUIRE);
 }
 
+/* A state that the host cannot touch is copied, into the snapshot where there is one: no save is in flight.
+ */
+static fx_status present_state(const fx_trainer *run, float **copy, float **own) {
+  *copy = *own = NULL;
+  if (fx_params_on_host(&run->model->params)) return FX_OK;
+  *copy = run->snapshot;
+  if (!*copy) {
+    FX_TRY(fx_alloc_aligned(own, 3 * (size_t)run->model->params.numel * sizeof **own));
+    *copy = *own;
+  }
+  return fx_trainer_copy_state(run, *copy, true);
+}
+
 fx_status fx_trainer_save(fx_trainer *run) {
+  float *copy = NULL, *own = NULL;
   FX_TRY(fx_trainer_save_finish(run));
-  FX_TRY(begin(run, NULL));
-  write_now(&run->saver);
-  return commit(run);
+  fx_status status = fx_trainer_barrier_status(run, present_state(run, &copy, &own));
+  if (status == FX_OK) status = begin(run, copy);
+  if (status == FX_OK) {
+    write_now(&run->saver);
+    status = commit(run);
+  }
+  free(own);
+  return status;
 }
 
 void fx_trainer_save_abandon(fx_trainer *run) {

@@ -10,6 +10,7 @@
 
 enum {
   MAX_PLANS = 64,
+  STEP_SLOTS = 4,          /* slots of runtime inputs at most */
   DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */
 };
 
@@ -22,7 +23,8 @@ struct fx_stepper {
   int num_all;
   void *arena;
   size_t arena_bytes;
-  int64_t capacity; /* tokens that results hold */
+  fx_event *slot_event[STEP_SLOTS]; /* after the last launch that reads the slot */
+  int64_t capacity;                 /* tokens that results hold */
   char reason[160];
 };
 
@@ -84,10 +86,13 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   if (!stepper->config.bucket_elements) stepper->config.bucket_elements = DEFAULT_BUCKET;
   stepper->capacity = config->B * config->T;
   fx_step_results *r = &stepper->results;
+  void *signal = NULL;
   size_t tokens = (size_t)stepper->capacity;
   FX_TRY_GOTO(fx_plan_cache_create(&stepper->cache), destroy_stepper);
   FX_TRY_GOTO(allocate_result(config->device, 1 + FX_STEP_FLAGS, &r->loss), destroy_stepper);
   r->flags = r->loss + 1;
+  FX_TRY_GOTO(fx_device_alloc(config->device, (1 + FX_STEP_FLAGS) * sizeof(float), &signal), destroy_stepper);
+  r->signal = signal;
   FX_TRY_GOTO(allocate_result(config->device, 1, &r->grad_norm), destroy_stepper);
   FX_TRY_GOTO(allocate_result(config->device, tokens, &r->nll), destroy_stepper);
   *r->loss = *r->grad_norm = 0;
@@ -104,7 +109,11 @@ destroy_stepper:
 void fx_stepper_destroy(fx_stepper *stepper) {
   if (!stepper) return;
   fx_plan_cache_destroy(stepper->cache);
+  for (int i = 0; i < STEP_SLOTS; i++)
+    if (stepper->slot_event[i])
+      stepper->config.device->vtable->event_destroy(stepper->config.device, stepper->slot_event[i]);
   fx_device_release(stepper->config.device, stepper->arena);
+  fx_device_release(stepper->config.device, stepper->results.signal);
   float *results[] = {stepper->results.loss, stepper->results.grad_norm, stepper->results.nll,
                       stepper->results.logits};
   for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
@@ -121,7 +130,7 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
   key.phase = (uint64_t)phase;
   key.batch = (uint64_t)c->B;
   key.length = (uint64_t)c->T;
-  key.dtype = FX_F32;
+  key.dtype = (uint64_t)c->model->params.dtype;
   key.variant = fx_hash64_text(stepper->config.attention->text);
   key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
   key.topology = fx_hash64_text(c->topology ? c->topology : "");
@@ -190,13 +199,41 @@ fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) {
   return stepper->current[phase];
 }
 
-fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
-  FX_ASSERT(stepper->current[phase]);
+fx_status fx_stepper_launch(fx_stepper *stepper, fx_phase phase, int slot) {
+  fx_device *device = stepper->config.device;
+  FX_ASSERT(stepper->current[phase] && slot < STEP_SLOTS);
   FX_TRY(fx_plan_run(stepper->current[phase], slot));
-  /* On a CPU all is done. On a GPU the host is about to read results and to refill the slot. */
-  if (stepper->config.device->backend == FX_BACKEND_CPU) return FX_OK;
-  fx_status status = fx_device_sync(stepper->config.device);
+  if (!stepper->slot_event[slot]) FX_TRY(device->vtable->event_create(device, &stepper->slot_event[slot]));
+  return device->vtable->event_record(device, FX_LANE_COMPUTE, stepper->slot_event[slot]);
+}
+
+fx_status fx_stepper_wait_slot(fx_stepper *stepper, int slot) {
+  fx_device *device = stepper->config.device;
+  if (!stepper->slot_event[slot]) return FX_OK;
+  return device->vtable->event_sync(device, stepper->slot_event[slot]);
+}
+
+fx_status fx_stepper_wait(fx_stepper *stepper) {
+  if (stepper->config.device->backend == FX_BACKEND_CPU) return FX_OK; /* launches return when all is done */
+  return fx_device_sync(stepper->config.device);
+}
+
+fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
+  FX_TRY(fx_stepper_launch(stepper, phase, slot));
+  fx_status status = fx_stepper_wait(stepper);
   return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan %s", fx_phase_name(phase));
+}
+
+fx_status fx_stepper_refresh(fx_stepper *stepper) {
+  fx_phase phase = FX_PHASE_REFRESH;
+  if (!stepper->config.model->params.compute) return FX_OK;
+  FX_TRY(fx_stepper_prepare(stepper, &phase, 1));
+  FX_TRY(fx_stepper_bind(stepper));
+  return fx_stepper_run(stepper, phase, 0);
+}
+
+void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched) {
+  for (int i = 0; i < stepper->num_all; i++) fx_plan_launch_kernels(stepper->all[i], launched);
 }
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper) {
@@ -218,6 +255,8 @@ size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
 void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account) {
   const fx_step_config *c = &stepper->config;
   account->params = 4 * c->model->params.numel * (int64_t)sizeof(float);
+  if (c->model->params.compute) account->params += c->model->params.numel * (int64_t)sizeof(uint16_t);
+  account->gpu = c->device->backend != FX_BACKEND_CPU;
   account->arena = (int64_t)fx_stepper_arena_bytes(stepper);
   account->arena_bound = (int64_t)fx_stepper_arena_bound(stepper);
   account->inputs = 2 * (int64_t)fx_inputs_slot_bytes(c->inputs);

@@ -7,6 +7,7 @@
  *   micro_last    forward, backward, gradients added and reduced over dp
  *   update        global norm, clip, AdamW
  *   update_snapshot  the same, and the new state is copied aside for a checkpoint
+ *   refresh       the compute copy of the weights from their masters, after these were filled
  *   eval          forward; loss and per-token negative log-likelihood
  *   logits        forward; logits of every position (tests, generation)
  *
@@ -30,6 +31,7 @@ extern "C" {
   X(MICRO_LAST, "micro_last")           \
   X(UPDATE, "update")                   \
   X(UPDATE_SNAPSHOT, "update_snapshot") \
+  X(REFRESH, "refresh")                 \
   X(EVAL, "eval")                       \
   X(LOGITS, "logits")
 
@@ -45,8 +47,9 @@ const char *fx_phase_name(fx_phase phase);
 enum { FX_STEP_FLAGS = 2 };
 
 typedef struct fx_step_results {
-  float *loss; /* [1] micro plans: sum over the micro-batches so far of factor * nll; reduced over dp at the
-                  end. eval: sum of nll of this rank's batch times factor */
+  float *signal; /* [1 + FX_STEP_FLAGS] of the device: loss and flags of the micro-batches so far */
+  float *loss;   /* [1] after the last micro plan: sum over the micro-batches of factor * nll, reduced over
+                    dp. eval: sum of nll of this rank's batch times factor */
   float *
       flags; /* [FX_STEP_FLAGS], behind loss: the runtime input `flags` of the last micro-batch, summed over
                 dp: how ranks learn in the same step that one of them was signalled or has written its part */
@@ -93,8 +96,18 @@ void fx_stepper_destroy(fx_stepper *stepper); /* NULL is fine */
 fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count);
 fx_status fx_stepper_bind(fx_stepper *stepper);                      /* allocates the arena all plans share */
 fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase); /* NULL until prepared */
-/* Returns when results and slot are the host's again. */
+/* Queues a plan (on a CPU: runs it). The slot is the host's again after fx_stepper_wait_slot, the results
+ * after fx_stepper_wait. */
+fx_status fx_stepper_launch(fx_stepper *stepper, fx_phase phase, int slot);
+fx_status fx_stepper_wait_slot(fx_stepper *stepper, int slot);
+fx_status fx_stepper_wait(fx_stepper *stepper);
+/* Launches and waits. */
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
+/* To be called after the weights were filled from outside and before the next run: brings the compute copy
+ * up to date; nothing where there is none. */
+fx_status fx_stepper_refresh(fx_stepper *stepper);
+/* As fx_plan_launch_kernels, for every plan made so far. */
+void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched);
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "dynamo_rt/base/hash.h"
+#include "dynamo_rt/device/cuda/driver.h"
 
 fx_affinity fx_affinity_get(void) {
   fx_affinity affinity;
@@ -16,6 +17,9 @@ fx_affinity fx_affinity_get(void) {
   memset(&affinity, 0, sizeof affinity);
   gethostname(host, sizeof host - 1);
   affinity.host = fx_hash64_text(host);
+  fx_cuda_probe probe;
+  fx_cuda_probe_get(&probe);
+  affinity.gpus = probe.count;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return affinity;
   for (int cpu = 0; cpu < CPU_SETSIZE && cpu < FX_AFFINITY_WORDS * 64; cpu++)
     if (CPU_ISSET(cpu, &set)) affinity.mask[cpu / 64] |= 1ull << (cpu % 64);
@@ -25,6 +29,12 @@ fx_affinity fx_affinity_get(void) {
 int fx_affinity_count(const fx_affinity *affinity) {
   int count = 0;
   for (int i = 0; i < FX_AFFINITY_WORDS; i++) count += __builtin_popcountll(affinity->mask[i]);
+  return count;
+}
+
+int fx_affinity_ranks_here(const fx_affinity *ranks, int size, int rank) {
+  int count = 0;
+  for (int r = 0; r < size; r++) count += ranks[r].host == ranks[rank].host;
   return count;
 }
 

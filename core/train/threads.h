@@ -18,10 +18,12 @@ enum { FX_AFFINITY_WORDS = 16 }; /* 1024 processors */
 typedef struct fx_affinity {
   uint64_t host; /* hash of the host name */
   uint64_t mask[FX_AFFINITY_WORDS];
+  int64_t gpus; /* that the process sees */
 } fx_affinity;
 
-fx_affinity fx_affinity_get(void);                  /* of the calling process */
-int fx_affinity_count(const fx_affinity *affinity); /* processors in the mask */
+fx_affinity fx_affinity_get(void);                                        /* of the calling process */
+int fx_affinity_count(const fx_affinity *affinity);                       /* processors in the mask */
+int fx_affinity_ranks_here(const fx_affinity *ranks, int size, int rank); /* ranks on rank's host */
 /* An equal share of this rank's processors among the ranks of its host whose masks overlap it, at least 1.
  * Warns when ranks outnumber processors, as under mpirun's default binding of several ranks to one core. */
 int fx_affinity_threads(const fx_affinity *ranks, int size, int rank, const fx_log *log);

@@ -12,8 +12,8 @@
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
-#include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
 #include "parallel/agree.h"
 
@@ -63,22 +63,9 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
 
 /* ---- set-up ---- */
 
-static fx_status create_device(fx_trainer *run) {
-  fx_control *control = run->job->control;
-  int threads = (int)run->config->runtime.threads;
-  fx_affinity mine = fx_affinity_get();
-  char *all = NULL;
-  int64_t *offsets = NULL;
-  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
-  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, FX_CONTROL_TIMEOUT_MS);
-  free(offsets);
-  if (status != FX_OK) return status;
-  int automatic = fx_affinity_threads((const fx_affinity *)(const void *)all, control->size, control->rank,
-                                      control->rank == 0 ? run->job->log : NULL);
-  free(all);
-  if (threads == FX_CONFIG_AUTO) threads = automatic;
-  status = fx_device_choose(run->config, threads, control->size, &run->device);
-  return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
+static int64_t gpu_in_use(const fx_trainer *run) {
+  size_t used = 0, total = 0;
+  return fx_device_memory_info(run->device, &used, &total) == FX_OK ? (int64_t)used : 0;
 }
 
 static bool saves_beside(const fx_trainer *run) {
@@ -174,15 +161,24 @@ static fx_status capture(fx_trainer *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
-  return fx_trainer_barrier_status(run, fx_stepper_bind(run->stepper));
+  int64_t before = gpu_in_use(run);
+  status = fx_stepper_bind(run->stepper);
+  if (status == FX_OK) status = fx_stepper_refresh(run->stepper);
+  int64_t grown = gpu_in_use(run) - before - (int64_t)fx_stepper_arena_bytes(run->stepper);
+  run->memory.gpu_comm = run->job->control->size > 1 && grown > 0 ? grown : 0;
+  fx_trainer_recording_begin(run);
+  return fx_trainer_barrier_status(run, status);
 }
 
 static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   char memory[FX_MEMORY_TEXT];
-  char compute[64] = "GPU";
+  char compute[96];
   if (run->device->backend == FX_BACKEND_CPU)
     snprintf(compute, sizeof compute, "%d threads a rank", run->device->threads);
+  else
+    snprintf(compute, sizeof compute, "%.60s, %s", run->device->name,
+             fx_dtype_name(run->model->params.dtype));
   fx_info(run->job->log,
           "%lld parameters | %s | %s, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
           (long long)fx_model_num_params(run->model), run->topology_text, compute, run->device->isa,
@@ -192,6 +188,12 @@ static void describe(fx_trainer *run) {
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->attention->text);
+  if (run->peak_flops > 0)
+    fx_info(run->job->log, "MFU is of %.0f TFLOP/s a GPU (%s, %s)", run->peak_flops / 1e12, run->device->name,
+            fx_dtype_name(run->model->params.dtype));
+  else if (run->device->backend != FX_BACKEND_CPU)
+    fx_info(run->job->log, "MFU n/a: the peak of %s in %s is not known", run->device->name,
+            fx_dtype_name(run->model->params.dtype));
   fx_stepper_account(run->stepper, &run->memory);
   run->memory.data = fx_pipeline_bytes(run->pipeline);
   fx_memory_print(&run->memory, memory);
@@ -203,11 +205,12 @@ static void describe_peak(const fx_trainer *run) {
   size_t used = 0, total = 0;
   if (run->job->control->rank != 0) return;
   if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
-    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
-            (double)used / 1048576.0, (double)total / 1048576.0);
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, %+.1f%% of what was planned",
+            (double)used / 1048576.0, (double)total / 1048576.0,
+            fx_memory_excess_percent(fx_memory_planned_gpu(&run->memory), (int64_t)used));
   else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
-            (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
+            (double)peak / 1048576.0, fx_memory_excess_percent(fx_memory_planned(&run->memory), peak));
 }
 
 static fx_status create_data(fx_trainer *run) {
@@ -232,12 +235,17 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
-  FX_TRY(create_device(run));
-  FX_TRY(fx_topology_create(control, (int)run->config->parallel.tensor, (int)run->config->parallel.context,
-                            &run->topology));
+  FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
+  run->memory.gpu_start = gpu_in_use(run);
+  FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
+                               (int)run->config->parallel.context, &run->topology));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
+  FX_TRY(fx_trainer_barrier_status(run,
+                                   fx_model_create_on(run->config, run->device, run->topology, &run->model)));
+  run->peak_flops = run->device->backend == FX_BACKEND_CPU
+                        ? 0
+                        : fx_device_peak(run->device->name, run->model->params.dtype);
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
@@ -268,6 +276,7 @@ static fx_status run_step(fx_trainer *run, double lr) {
   int64_t micros = micro_steps(run), valid = 0;
   for (int64_t m = 0; m < micros; m++) {
     int slot = (int)(m % SLOTS);
+    FX_TRY(fx_stepper_wait_slot(run->stepper, slot));
     FX_TRY(fx_pipeline_next(run->pipeline, run->inputs, slot, &valid));
     *(float *)fx_inputs_data(run->inputs, slot, "lr") = (float)lr;
     *(int64_t *)fx_inputs_data(run->inputs, slot, "iteration") = fx_trainer_iteration(run);
@@ -277,9 +286,10 @@ static fx_status run_step(fx_trainer *run, double lr) {
                      : m == 0          ? FX_PHASE_MICRO_FIRST
                      : m == micros - 1 ? FX_PHASE_MICRO_LAST
                                        : FX_PHASE_MICRO_MID;
-    FX_TRY(fx_stepper_run(run->stepper, phase, slot));
+    FX_TRY(fx_stepper_launch(run->stepper, phase, slot));
   }
   if (run->job->on_gradients) {
+    FX_TRY(fx_stepper_wait(run->stepper));
     fx_step_view view = {fx_trainer_iteration(run), (double)*fx_stepper_results(run->stepper)->loss,
                          &run->model->params};
     run->job->on_gradients(run->job->ctx, &view);
@@ -287,7 +297,8 @@ static fx_status run_step(fx_trainer *run, double lr) {
   /* The snapshot is about to be overwritten: what is still being written of it comes first. */
   if (snapshots(run)) FX_TRY(fx_trainer_save_finish(run));
   fx_phase update = snapshots(run) ? FX_PHASE_UPDATE_SNAPSHOT : FX_PHASE_UPDATE;
-  FX_TRY(fx_stepper_run(run->stepper, update, (int)((micros - 1) % SLOTS)));
+  FX_TRY(fx_stepper_launch(run->stepper, update, (int)((micros - 1) % SLOTS)));
+  FX_TRY(fx_stepper_wait(run->stepper));
   run->consumed_samples += run->config->train.global_batch_size;
   run->last_loss = (double)*fx_stepper_results(run->stepper)->loss;
   if (isfinite(*fx_stepper_results(run->stepper)->grad_norm)) {
@@ -346,8 +357,12 @@ static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seco
                         .grad_norm = (double)*results->grad_norm,
                         .tokens_per_s = seconds > 0 ? tokens / seconds : 0,
                         .step_ms = 1000 * seconds / (double)steps,
+                        .mfu = NAN,
                         .consumed_samples = run->consumed_samples,
                         .skipped = run->skipped};
+  if (run->peak_flops > 0)
+    row.mfu = fx_model_flops_per_token(run->model, config->train.seq_length) * row.tokens_per_s /
+              (run->peak_flops * run->job->control->size);
   return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
 }
 
@@ -409,6 +424,7 @@ static fx_status loop(fx_trainer *run) {
       run->tokens += tokens;
       run->seconds += took;
     }
+    FX_TRY(fx_trainer_recording_step(run, done, took));
     int64_t step = fx_trainer_iteration(run);
     if (step % train->log_interval == 0 || step == train->iters || run->bad_in_a_row > 0) {
       FX_TRY(log_step(run, lr, steps, seconds));

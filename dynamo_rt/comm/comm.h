@@ -10,13 +10,14 @@
  * it;
  * - CPU transports run on the lane's service thread and return when the result is in dst (stream is NULL);
  *   device transports enqueue on `stream` and return at once;
- * - sums are taken in rank order, 0 first (((x0 + x1) + x2) + ...), on CPU bitwise the same on every rank and
- * for every message size;
+ * - on CPU sums are taken in rank order, 0 first (((x0 + x1) + x2) + ...), bitwise the same on every rank and
+ * for every message size; on GPUs in an order that one topology keeps;
  * - allocates nothing: staging is made with the communicator;
  * - FX_ERR_COMM: the communicator is dead and may only be destroyed. */
 #ifndef FX_DYNAMO_RT_COMM_COMM_H
 #define FX_DYNAMO_RT_COMM_COMM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "dynamo_rt/base/status.h"
@@ -74,6 +75,9 @@ typedef struct fx_comm fx_comm;
 
 typedef struct fx_comm_vtable {
   const char *transport; /* "mpi", "local", "nccl" */
+  bool on_device;        /* buffers are a GPU's: a group of one is the transport's business too */
+  /* Makes the connection, once; collective, before any issue. NULL: nothing is left to do. */
+  fx_status (*open)(fx_comm *comm);
   fx_status (*issue)(fx_comm *comm, const fx_comm_call *call);
   /* Wakes every rank blocked in issue with FX_ERR_COMM; callable from any thread. */
   void (*abort)(fx_comm *comm);
@@ -91,6 +95,8 @@ struct fx_comm {
 /* Checks the arguments every transport relies on, then issues. A group of one rank copies src to dst itself.
  */
 fx_status fx_comm_issue(fx_comm *comm, const fx_comm_call *call);
+/* Connects what is not yet connected. Collective over the group. */
+fx_status fx_comm_open(fx_comm *comm);
 void fx_comm_abort(fx_comm *comm);
 void fx_comm_destroy(fx_comm *comm); /* NULL is fine */
 

@@ -12,6 +12,7 @@
 #ifndef FX_DYNAMO_RT_DEVICE_DEVICE_H
 #define FX_DYNAMO_RT_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,6 +47,7 @@ typedef enum fx_place { FX_PLACE_HOST, FX_PLACE_DEVICE } fx_place;
 
 typedef struct fx_device fx_device;
 typedef struct fx_event fx_event;
+typedef struct fx_recording fx_recording; /* work of the lanes, recorded once, run as one: a CUDA graph */
 typedef fx_status (*fx_task_fn)(void *arg, void *stream); /* stream: NULL on CPU */
 
 typedef struct fx_device_vtable {
@@ -56,13 +58,27 @@ typedef struct fx_device_vtable {
   void (*release_shared)(fx_device *device, fx_place place, void *memory);
   fx_status (*memory_info)(fx_device *device, size_t *used, size_t *total);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
+  /* Launches, waits for the task alone and says how long it took by the device's clock; NULL: the host's
+   * clock is right. */
+  fx_status (*launch_timed)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns);
   fx_status (*event_create)(fx_device *device, fx_event **out);
   void (*event_destroy)(fx_device *device, fx_event *event);
   fx_status (*event_record)(fx_device *device, fx_lane lane, fx_event *event);
   fx_status (*event_wait)(fx_device *device, fx_lane lane, fx_event *event);
+  fx_status (*event_sync)(fx_device *device, fx_event *event); /* the calling thread waits */
   fx_status (*sync)(fx_device *device);
+  /* Recording, NULL on a device that cannot. Between begin and end, what this thread puts on the compute lane
+   * and on `lanes` (bits) is recorded and does not run; every one of them is joined with the compute lane at
+   * the end. end: out NULL drops what was recorded. run puts it all behind the compute lane. */
+  fx_status (*record_begin)(fx_device *device, unsigned lanes);
+  fx_status (*record_end)(fx_device *device, fx_recording **out);
+  fx_status (*recording_run)(fx_device *device, fx_recording *recording);
+  void (*recording_destroy)(fx_device *device, fx_recording *recording);
   fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
   fx_status (*fill)(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes);
+  /* Whether the first product of a shape times several algorithms, so that two runs may take different ones
+   * and round differently; NULL: there is nothing to choose. */
+  void (*autotune)(fx_device *device, bool on);
   void (*destroy)(fx_device *device);
 } fx_device_vtable;
 
@@ -73,6 +89,7 @@ struct fx_device {
   const char *isa;  /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
   const void *gemm; /* borrowed by kernels: the fx_gemm provider of a CPU, the fx_cuda_context of a GPU */
   const char *gemm_name; /* "oneDNN 2.6.3", "cuBLASLt 13.0.2" */
+  const char *name;      /* of the product, "NVIDIA H200"; "CPU" */
   int comm_delay_us;     /* tests: sleep before every task of a communication lane */
 };
 

@@ -170,6 +170,10 @@ static fx_status cpu_event_wait(fx_device *base, fx_lane lane, fx_event *event) 
   return status;
 }
 
+static fx_status cpu_event_sync(fx_device *base, fx_event *event) {
+  return cpu_event_wait(base, FX_LANE_COMPUTE, event); /* the compute lane is the calling thread */
+}
+
 static fx_status cpu_sync(fx_device *base) {
   cpu_device *device = (cpu_device *)base;
   pthread_mutex_lock(&device->mutex);
@@ -218,6 +222,7 @@ static const fx_device_vtable g_cpu_vtable = {
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
     .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
     .sync = cpu_sync,
     .copy = cpu_copy,
     .fill = cpu_fill,
@@ -246,6 +251,7 @@ fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device
                              .threads = threads,
                              .isa = detect_isa(),
                              .gemm = gemm,
+                             .name = "CPU",
                              .gemm_name = fx_gemm_name(gemm)};
   pthread_mutex_init(&device->mutex, NULL);
   pthread_cond_init(&device->changed, NULL);

@@ -116,6 +116,7 @@ static const fx_op g_copy = {
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
+    .bf16_cpu = true,
     .strided_out = 1,
     .infer = copy_infer,
     .vjp = copy_vjp,
@@ -146,6 +147,7 @@ static const fx_op g_cast = {
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
+    .bf16_cpu = true,
     .attr_bytes = sizeof(int32_t),
     .infer = cast_infer,
     .vjp = cast_vjp,
@@ -220,6 +222,7 @@ static fx_status store_infer(const fx_type *const *in, const void *attr, fx_type
 
 static const fx_op g_store = {
     .name = "store",
+    .bf16_cpu = true,
     .min_in = 2,
     .max_in = 2,
     .num_out = 1,

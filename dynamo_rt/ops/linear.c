@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear is y = act(pre), pre = x W^T + b; `pre` is its second output, dropped when no backward reads it. The
  * backward is separate ops so that unused ones vanish and each can add straight into its gradient; both
- * parameters' gradients are one op, because one product can sum its operand beside it.
+ * parameters' gradients are one op, which leaves to the backend whether dy is read once or twice for them.
  *
  * Activations and weights are of one type T, float32 or bfloat16; gradients of parameters are float32. */
 #include "dynamo_rt/ops/linear.h"
@@ -26,14 +26,15 @@ static fx_type with_cols(const fx_type *like, int64_t cols) {
 /* All of these are contiguous and of one type T. */
 static fx_status need_floats(const char *const *what, const fx_type *const *type, int count) {
   char text[96];
+  fx_dtype first = type[0]->dtype;
   for (int i = 0; i < count; i++) {
     if (!type[i]) continue;
     if (type[i]->dtype != FX_F32 && type[i]->dtype != FX_BF16)
       return fx_error(FX_ERR_SHAPE, "%s %s must be float32 or bfloat16", what[i],
                       fx_type_text(type[i], text, sizeof text));
-    if (type[i]->dtype != type[0]->dtype)
+    if (type[i]->dtype != first)
       return fx_error(FX_ERR_SHAPE, "%s %s must be %s, as %s is", what[i],
-                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(type[0]->dtype), what[0]);
+                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(first), what[0]);
     if (!fx_type_contiguous(type[i]))
       return fx_error(FX_ERR_SHAPE, "%s %s must be contiguous", what[i],
                       fx_type_text(type[i], text, sizeof text));
@@ -207,6 +208,16 @@ static const fx_op g_linear = {
 
 fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr) {
   return fx_graph_record(graph, &g_linear, &attr, (fx_value[]){x, weight, bias}, NULL);
+}
+
+fx_value fx_linear_dx(fx_graph *graph, fx_value dy, fx_value weight, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dx, &layout, (fx_value[]){dy, weight}, NULL);
+}
+
+fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dy, x}, NULL);
 }
 
 bool fx_is_linear_dx(const fx_node *node) {

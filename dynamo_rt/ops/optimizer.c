@@ -5,18 +5,47 @@
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
-static fx_status clip_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+static fx_status squares_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
-  if (!fx_type_contiguous(in[0]) || in[0]->dtype != FX_F32)
-    return fx_error(FX_ERR_SHAPE, "the gradient must be contiguous float32");
-  out[0] = out[1] = fx_type_1d(FX_F32, 1);
+  for (int i = 0; i < FX_MAX_SQUARES; i++)
+    if (in[i] && (!fx_type_contiguous(in[i]) || in[i]->dtype != FX_F32))
+      return fx_error(FX_ERR_SHAPE, "the gradient must be contiguous float32");
+  out[0] = fx_type_1d(FX_F64, 1);
   return FX_OK;
 }
 
-static fx_cost clip_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
+static fx_cost squares_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
   (void)out, (void)attr;
-  double n = (double)fx_type_numel(in[0]);
+  double n = 0;
+  for (int i = 0; i < FX_MAX_SQUARES; i++)
+    if (in[i]) n += (double)fx_type_numel(in[i]);
   return (fx_cost){2 * n, 4 * n};
+}
+
+static const fx_op g_squares = {
+    .name = "squares",
+    .min_in = 1,
+    .max_in = FX_MAX_SQUARES,
+    .num_out = 1,
+    .infer = squares_infer,
+    .cost = squares_cost,
+    .workspace = fx_squares_workspace_cpu,
+    .kernel = {[FX_BACKEND_CPU] = fx_squares_cpu, [FX_BACKEND_CUDA] = fx_squares_cuda},
+};
+
+fx_value fx_squares(fx_graph *graph, const fx_value *grads, int count) {
+  fx_value in[FX_MAX_SQUARES];
+  FX_ASSERT(count > 0 && count <= FX_MAX_SQUARES);
+  for (int i = 0; i < FX_MAX_SQUARES; i++) in[i] = i < count ? grads[i] : FX_NONE;
+  return fx_graph_record(graph, &g_squares, NULL, in, NULL);
+}
+
+static fx_status clip_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  if (fx_type_numel(in[0]) != 1 || in[0]->dtype != FX_F64)
+    return fx_error(FX_ERR_SHAPE, "the sum of squares must be one float64");
+  out[0] = out[1] = fx_type_1d(FX_F32, 1);
+  return FX_OK;
 }
 
 static const fx_op g_clip = {
@@ -26,14 +55,12 @@ static const fx_op g_clip = {
     .num_out = 2,
     .attr_bytes = sizeof(fx_clip_attr),
     .infer = clip_infer,
-    .cost = clip_cost,
-    .workspace = fx_clip_workspace_cpu,
     .kernel = {[FX_BACKEND_CPU] = fx_clip_cpu, [FX_BACKEND_CUDA] = fx_clip_cuda},
 };
 
-fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *factor) {
+fx_value fx_clip(fx_graph *graph, fx_value squares, fx_clip_attr attr, fx_value *factor) {
   fx_value out[2];
-  fx_graph_record(graph, &g_clip, &attr, (fx_value[]){grad}, out);
+  fx_graph_record(graph, &g_clip, &attr, (fx_value[]){squares}, out);
   *factor = out[1];
   return out[0];
 }
@@ -69,6 +96,7 @@ static fx_cost adamw_cost(const fx_type *const *in, const fx_type *out, const vo
 
 static const fx_op g_adamw = {
     .name = "adamw",
+    .bf16_cpu = true,
     .min_in = SNAPSHOT,
     .max_in = COMPUTE + 1,
     .num_out = 7,

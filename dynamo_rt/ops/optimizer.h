@@ -9,13 +9,18 @@
 extern "C" {
 #endif
 
+enum { FX_MAX_SQUARES = 8 };
+/* Sum of the squares of up to FX_MAX_SQUARES contiguous F32 ranges -> F64 [1], in double over fixed chunks in
+ * order. Ranks that hold parts of a gradient add theirs up before fx_clip. */
+fx_value fx_squares(fx_graph *graph, const fx_value *grads, int count);
+
 typedef struct fx_clip_attr {
   double max_norm; /* 0: do not clip */
 } fx_clip_attr;
 
-/* Global L2 norm of grad [n], in double over fixed chunks -> norm [1], and the factor that brings it down to
- * max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Returns norm. */
-fx_value fx_clip(fx_graph *graph, fx_value grad, fx_clip_attr attr, fx_value *factor);
+/* Global L2 norm [1] F32 of a gradient by its sum of squares, and the factor that brings it down to max_norm:
+ * min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Returns norm. */
+fx_value fx_clip(fx_graph *graph, fx_value squares, fx_clip_attr attr, fx_value *factor);
 
 typedef struct fx_adamw_attr {
   double beta1, beta2, eps, weight_decay;
@@ -36,8 +41,7 @@ typedef struct fx_adamw_attr {
  */
 #define FX_ADAMW_SITE "adamw.round"
 typedef struct fx_adamw_values {
-  fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor;
-  fx_value compute;
+  fx_value param, grad, exp_avg, exp_avg_sq, lr, step, norm, factor, compute;
 } fx_adamw_values;
 void fx_adamw(fx_graph *graph, const fx_adamw_values *values, const fx_value snapshot[3], fx_adamw_attr attr);
 

@@ -21,6 +21,25 @@ static fx_cost cost_of(const fx_node *node, const fx_type *const *in, const fx_t
   return cost;
 }
 
+static bool has_bf16(const fx_graph *graph, const fx_value *values, int count) {
+  bool found = false;
+  for (int i = 0; i < count; i++)
+    found = found || (values[i] != FX_NONE && graph->values[values[i]].type.dtype == FX_BF16);
+  return found;
+}
+
+static fx_status check_kernel(const fx_plan *plan, const fx_node *node) {
+  const fx_op *op = node->op;
+  if (!op->kernel[plan->device->backend])
+    return fx_error(FX_ERR_UNSUPPORTED, "op %s has no kernel for the %s backend", op->name,
+                    plan->device->vtable->name);
+  bool bf16 = has_bf16(plan->graph, node->in, op->max_in) || has_bf16(plan->graph, node->out, op->num_out);
+  if (bf16 && plan->device->backend == FX_BACKEND_CPU && !op->bf16_cpu)
+    return fx_error(FX_ERR_UNSUPPORTED, "op %s has no bfloat16 kernel on the CPU; use float32 there",
+                    op->name);
+  return FX_OK;
+}
+
 /* Everything of a step but its addresses. */
 static fx_status make_step(fx_plan *plan, int64_t n, fx_step *step) {
   const fx_graph *graph = plan->graph;
@@ -30,9 +49,7 @@ static fx_status make_step(fx_plan *plan, int64_t n, fx_step *step) {
   memset(out, 0, sizeof out);
   *step = (fx_step){.node = (int32_t)n, .workspace_block = -1, .plan = plan};
   for (int l = 0; l < FX_LANE_COUNT; l++) step->wait[l] = -1;
-  if (!node->op->kernel[plan->device->backend])
-    return fx_error(FX_ERR_UNSUPPORTED, "op %s has no kernel for the %s backend", node->op->name,
-                    plan->device->vtable->name);
+  FX_TRY(check_kernel(plan, node));
   if (node->op->effects & FX_EFFECT_COLLECTIVE) {
     step->lane = (fx_lane)((const fx_collective_attr *)node->attr)->lane;
     plan->stats.collectives++;
@@ -105,8 +122,20 @@ static void *address(const fx_plan *plan, fx_value value) {
   return plan->arena + plan->blocks[plan->block_of[info->storage]].offset + info->offset;
 }
 
+/* Agreed with the other ranks, so they open the same communicators in the same order. */
+static fx_status open_comms(const fx_plan *plan) {
+  for (int32_t i = 0; i < plan->num_steps; i++) {
+    const fx_node *node = &plan->graph->nodes[plan->steps[i].node];
+    if (node->op->effects & FX_EFFECT_COLLECTIVE)
+      FX_TRY(fx_comm_open(((const fx_collective_attr *)node->attr)->comm));
+  }
+  return FX_OK;
+}
+
 fx_status fx_plan_bind(fx_plan *plan, void *arena) {
+  FX_TRY(open_comms(plan));
   if (plan->options.mode == FX_EXEC_EAGER) return FX_OK;
+  if (plan->arena != arena) fx_exec_forget(plan);
   plan->arena = arena;
   for (int32_t i = 0; i < plan->num_steps; i++) {
     fx_step *step = &plan->steps[i];
@@ -129,6 +158,7 @@ fx_status fx_plan_run(fx_plan *plan, int slot) {
 
 void fx_plan_destroy(fx_plan *plan) {
   if (!plan) return;
+  fx_exec_forget(plan);
   for (int32_t i = 0; i < plan->num_steps; i++)
     if (plan->steps[i].event) plan->device->vtable->event_destroy(plan->device, plan->steps[i].event);
   free(plan->steps);
@@ -151,6 +181,12 @@ fx_cost fx_plan_step_cost(const fx_plan *plan, int index, const char **name) {
 
 const fx_graph *fx_plan_graph(const fx_plan *plan) {
   return plan->graph;
+}
+bool fx_plan_records(const fx_plan *plan) {
+  return plan->options.mode == FX_EXEC_REPLAY && plan->device->vtable->record_begin && !plan->launched;
+}
+void fx_plan_launch_kernels(fx_plan *plan, bool launched) {
+  plan->launched = launched;
 }
 void fx_plan_set_trace(fx_plan *plan, fx_trace *trace) {
   plan->trace = trace;

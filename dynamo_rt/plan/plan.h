@@ -7,7 +7,9 @@
  *   fx_plan_run       replays; allocates nothing, and at its end every lane is joined with the compute lane
  *
  * Two executors run the same graph: `replay` on lanes in the planned arena, `eager` node by node in fresh,
- * poisoned buffers. Their results are bitwise equal. */
+ * poisoned buffers. Their results are bitwise equal. Where the device records (CUDA graphs), replay makes one
+ * recording a slot in the second run and runs it from then on; fx_plan_launch_kernels goes back to kernel by
+ * kernel, again with the same bits. */
 #ifndef FX_DYNAMO_RT_PLAN_PLAN_H
 #define FX_DYNAMO_RT_PLAN_PLAN_H
 
@@ -40,9 +42,11 @@ typedef struct fx_plan_stats {
 
 /* Takes the graph, whatever comes out. The device is borrowed. */
 fx_status fx_plan_prepare(fx_graph *graph, fx_plan_options options, fx_device *device, fx_plan **out);
-/* arena: fx_plan_stats.arena.bytes or more, 64-byte aligned, borrowed; ignored in eager mode. */
+/* Also connects the plan's communicators: collective over their groups. arena: fx_plan_stats.arena.bytes or
+ * more, 64-byte aligned, borrowed; ignored in eager mode. */
 fx_status fx_plan_bind(fx_plan *plan, void *arena);
-/* Runs on the calling thread with the runtime inputs of `slot`. */
+/* Runs on the calling thread with the runtime inputs of `slot`; on a GPU it returns when the work is queued.
+ */
 fx_status fx_plan_run(fx_plan *plan, int slot);
 void fx_plan_destroy(fx_plan *plan); /* NULL is fine */
 
@@ -51,7 +55,11 @@ const fx_plan_stats *fx_plan_stats_get(const fx_plan *plan);
 /* Arithmetic and bytes of kernel number `index` (0 .. nodes - 1, in running order); *name: its op. */
 fx_cost fx_plan_step_cost(const fx_plan *plan, int index, const char **name);
 const fx_graph *fx_plan_graph(const fx_plan *plan);
-/* Records one span a kernel from now on; NULL stops. */
+/* Whether replays run recordings from the second run on. */
+bool fx_plan_records(const fx_plan *plan);
+/* true: launch kernel by kernel from now on; false: recordings again. Their results are the same bits. */
+void fx_plan_launch_kernels(fx_plan *plan, bool launched);
+/* Records one span a kernel from now on (launched one by one meanwhile); NULL stops. */
 void fx_plan_set_trace(fx_plan *plan, fx_trace *trace);
 
 #ifdef __cplusplus

@@ -19,6 +19,8 @@ typedef struct fx_step {
   struct fx_plan *plan;
 } fx_step;
 
+enum { FX_PLAN_SLOTS = 4 }; /* slots of runtime inputs that have a recording of their own */
+
 struct fx_plan {
   fx_graph *graph;
   fx_device *device;
@@ -32,6 +34,9 @@ struct fx_plan {
   int64_t num_blocks;
   char *arena;
   fx_trace *trace;
+  bool warm;     /* has run */
+  bool launched; /* kernels are launched one by one even where the device records */
+  fx_recording *recording[FX_PLAN_SLOTS];
 };
 
 /* plan/lifetime.c: block lifetimes, in-place merges, arena offsets. Needs steps; fills blocks and block_of.
@@ -39,8 +44,11 @@ struct fx_plan {
 fx_status fx_plan_place(fx_plan *plan);
 /* plan/schedule.c: event waits between lanes, from the conflicts of the placed bytes. */
 fx_status fx_plan_order(fx_plan *plan);
-/* exec/replay.c, exec/eager.c */
+/* exec/record.c: replay, and dropping recordings whose addresses are no longer right; exec/replay.c: kernel
+ * by kernel; exec/eager.c. */
 fx_status fx_exec_replay(fx_plan *plan, int slot);
+void fx_exec_forget(fx_plan *plan);
+fx_status fx_exec_launch(fx_plan *plan, int slot);
 fx_status fx_exec_eager(fx_plan *plan, int slot);
 /* Runs a step's kernel and records its span; the task of every lane. */
 fx_status fx_step_run(void *step, void *stream);

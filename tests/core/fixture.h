@@ -24,6 +24,7 @@ typedef struct fixture_options {
   int threads;
   fx_exec_mode mode;
   bool poison, keep_logits, cuda;
+  bool pretend_cuda; /* plans as for a GPU, to be prepared but not run */
   fx_comm *dp;
   int64_t bucket_elements;
 } fixture_options;
@@ -43,7 +44,8 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
                     ? fx_device_create_cuda(0, &f->device)
                     : fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
     return false;
-  if (!CHECK_OK(fx_model_create_on(f->config, f->device, &f->model))) return false;
+  if (options.pretend_cuda) f->device->backend = FX_BACKEND_CUDA;
+  if (!CHECK_OK(fx_model_create_on(f->config, f->device, NULL, &f->model))) return false;
   if (!CHECK_OK(fx_attention_setup_create(f->config, f->device->backend, B, T, &f->attention))) return false;
   fixture_inputs(f->attention, f->device, &f->inputs);
   fx_step_config step = {.model = f->model,

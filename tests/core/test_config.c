@@ -153,7 +153,6 @@ static void relations(void) {
       {"parallel: {tensor: 2}\n", ":1:20", {"parallel.tensor=2 is not available yet"}},
       {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
       {"parallel: {zero: 1}\n", ":1:18", {"parallel.zero=1 is not available yet"}},
-      {"runtime: {dtype: bfloat16}\n", ":1:18", {"runtime.dtype=bfloat16 is not available yet"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;

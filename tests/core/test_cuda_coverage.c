@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "attention/flex_attention.h"
+#include "core/train/device.h"
 #include "tests/core/fixture.h"
 
 static const char *const g_models[] = {
@@ -39,5 +40,44 @@ static void every_op_has_a_cuda_kernel(void) {
   CHECK_MSG(kernels > 100, "only %d kernels were looked at", kernels);
 }
 
-static const fx_test tests[] = {{"every op has a CUDA kernel", every_op_has_a_cuda_kernel}};
+/* Types of a GPU's default, bfloat16 over fp32 masters, from end to end. */
+static void bfloat16_plans_prepare(void) {
+  static const fx_phase phases[] = {FX_PHASE_MICRO_ONLY, FX_PHASE_MICRO_FIRST, FX_PHASE_MICRO_LAST,
+                                    FX_PHASE_UPDATE,     FX_PHASE_EVAL,        FX_PHASE_LOGITS,
+                                    FX_PHASE_REFRESH};
+  enum { PHASES = sizeof phases / sizeof phases[0] };
+  for (size_t m = 0; m < sizeof g_models / sizeof g_models[0]; m++) {
+    fixture f;
+    fixture_options options = {.keep_logits = true, .pretend_cuda = true};
+    if (!fixture_init(&f, g_models[m], 2, 16, options)) return;
+    CHECK(f.model->params.dtype == FX_BF16 && f.model->params.compute);
+    CHECK_OK(fx_stepper_prepare(f.stepper, phases, PHASES));
+    for (int p = 0; p < PHASES; p++) {
+      const fx_plan *plan = fx_stepper_plan(f.stepper, phases[p]);
+      if (!CHECK(plan != NULL)) break;
+      const fx_graph *graph = fx_plan_graph(plan);
+      for (int n = 0; phases[p] != FX_PHASE_LOGITS && n < fx_graph_num_nodes(graph); n++) {
+        const fx_node *node = fx_graph_node(graph, n);
+        bool linear = !node->dead && strcmp(node->op->name, "linear") == 0;
+        CHECK_MSG(!linear || fx_graph_value(graph, node->out[0])->type.dtype == FX_BF16,
+                  "%s: a linear layer computes in %s", fx_phase_name(phases[p]),
+                  fx_dtype_name(fx_graph_value(graph, node->out[0])->type.dtype));
+      }
+    }
+    fixture_fini(&f);
+  }
+}
+
+static void bfloat16_needs_a_gpu(void) {
+  fx_config *config = NULL;
+  fx_device *device = NULL;
+  CHECK_OK(fx_config_parse("runtime: {device: cpu, dtype: bfloat16}", "x.yaml", &config));
+  CHECK_STATUS(fx_device_choose_alone(config, 1, &device), FX_ERR_CONFIG);
+  CHECK_HAS(fx_error_text(), "x.yaml:1:31: runtime.dtype=bfloat16 needs a GPU");
+  fx_config_destroy(config);
+}
+
+static const fx_test tests[] = {{"every op has a CUDA kernel", every_op_has_a_cuda_kernel},
+                                {"bfloat16 plans prepare", bfloat16_plans_prepare},
+                                {"bfloat16 needs a GPU", bfloat16_needs_a_gpu}};
 FX_TEST_MAIN("cuda coverage", tests)

@@ -155,10 +155,10 @@ static void compare_with_evaluation(const char *yaml) {
   fx_generator *generator = NULL;
   int32_t text[TEXT + 1];
   if (!fixture_init(&f, yaml, 1, T, (fixture_options){.threads = 1})) return;
-  fx_params_initialize(&f.model->params, 5);
+  CHECK_OK(fx_params_initialize(&f.model->params, 5));
   const char *dir = fx_temp_dir();
   if (!fixture_prepare(&f, phases, 1) || !save_weights(&f, dir)) return;
-  if (!CHECK_OK(fx_generator_create(dir, 1, &generator))) return;
+  if (!CHECK_OK(fx_generator_create(dir, 1, FX_RUNTIME_DEVICE_CPU, &generator))) return;
   for (int i = 0; i <= TEXT; i++) text[i] = (i * 37 + i * i / 5) % 256;
   const float *nll = fx_stepper_results(f.stepper)->nll, *logits = NULL;
   double spread = 0;
@@ -213,9 +213,10 @@ static void seeds_and_continuations(void) {
   fixture f;
   fx_generator *generator = NULL;
   if (!fixture_init(&f, g_llama, 1, T, (fixture_options){.threads = 1})) return;
-  fx_params_initialize(&f.model->params, 5);
+  CHECK_OK(fx_params_initialize(&f.model->params, 5));
   const char *dir = fx_temp_dir();
-  if (!save_weights(&f, dir) || !CHECK_OK(fx_generator_create(dir, 1, &generator))) return;
+  if (!save_weights(&f, dir) || !CHECK_OK(fx_generator_create(dir, 1, FX_RUNTIME_DEVICE_CPU, &generator)))
+    return;
   collected a = run(generator, "ab", TEXT, 1, 512), again = run(generator, "ab", TEXT, 1, 512),
             other = run(generator, "ab", TEXT, 2, 512), empty = run(generator, "", TEXT, 1, 512);
   CHECK_INT(a.bytes, TEXT);
@@ -241,13 +242,13 @@ static void refusals(void) {
   char missing[300];
   const char *dir = fx_temp_dir();
   snprintf(missing, sizeof missing, "%s/nowhere", dir);
-  CHECK_STATUS(fx_generator_create(missing, 1, &generator), FX_ERR_CHECKPOINT);
+  CHECK_STATUS(fx_generator_create(missing, 1, FX_RUNTIME_DEVICE_CPU, &generator), FX_ERR_CHECKPOINT);
   CHECK_HAS(fx_error_text(), "nowhere");
   if (!fixture_init(&f, "attention: {variant: full}\ntrain: {seq_length: 16}\n", 1, 16,
                     (fixture_options){.threads = 1}))
     return;
   if (save_weights(&f, dir)) {
-    CHECK_STATUS(fx_generator_create(dir, 1, &generator), FX_ERR_UNSUPPORTED);
+    CHECK_STATUS(fx_generator_create(dir, 1, FX_RUNTIME_DEVICE_CPU, &generator), FX_ERR_UNSUPPORTED);
     CHECK_HAS(fx_error_text(), "sees tokens that come later");
   }
   CHECK(generator == NULL);
@@ -259,7 +260,7 @@ static void weights_only(void) {
   fx_config *config = NULL;
   fx_model *model = NULL;
   if (!CHECK_OK(fx_config_parse(g_llama, "llama", &config))) return;
-  if (CHECK_OK(fx_model_create_weights(config, &model))) {
+  if (CHECK_OK(fx_model_create_weights(config, NULL, &model))) {
     CHECK(model->params.weight != NULL);
     CHECK(!model->params.grad && !model->params.exp_avg && !model->params.exp_avg_sq);
   }

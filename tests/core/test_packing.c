@@ -114,7 +114,7 @@ static void check_packing(const char *yaml, const char *leaky_yaml) {
   if (!fixture_init(&f, yaml, B, T, (fixture_options){.threads = 2})) return;
   if (!fixture_init(&leaky, leaky_yaml, B, T, (fixture_options){.threads = 2})) return;
   if (!fixture_prepare(&f, phases, 3) || !fixture_prepare(&leaky, phases, 3)) return;
-  fx_params_initialize(&f.model->params, 4);
+  CHECK_OK(fx_params_initialize(&f.model->params, 4));
   train(&f, sampler, 150);
   memcpy(leaky.model->params.weight, f.model->params.weight, (size_t)f.model->params.numel * sizeof(float));
   double worst = 0, leak = 0, total = 0;

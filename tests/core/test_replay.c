@@ -53,8 +53,8 @@ static void compare_modes(const char *yaml) {
   if (!fixture_init(&replay, yaml, B, T, (fixture_options){.threads = 2, .poison = true})) return;
   if (!fixture_init(&eager, yaml, B, T, (fixture_options){.threads = 2, .mode = FX_EXEC_EAGER})) return;
   if (!fixture_prepare(&replay, phases, 5) || !fixture_prepare(&eager, phases, 5)) return;
-  fx_params_initialize(&replay.model->params, 3);
-  fx_params_initialize(&eager.model->params, 3);
+  CHECK_OK(fx_params_initialize(&replay.model->params, 3));
+  CHECK_OK(fx_params_initialize(&eager.model->params, 3));
   const fx_params *a = &replay.model->params, *b = &eager.model->params;
   size_t bytes = (size_t)a->numel * sizeof(float);
   CHECK_INT(a->numel, b->numel);
@@ -98,7 +98,7 @@ static void mask_changes_between_replays(void) {
   float before[B * T], after[B * T], split[B * T];
   if (!fixture_init(&f, g_yaml, B, T, (fixture_options){.threads = 2, .poison = true})) return;
   if (!fixture_prepare(&f, phases, 1)) return;
-  fx_params_initialize(&f.model->params, 3);
+  CHECK_OK(fx_params_initialize(&f.model->params, 3));
   for (int i = 0; i < B * T; i++) {
     tokens[i] = (i * 37 + i / 9) % 61;
     many[i] = i % T / 3 * 3;
@@ -145,7 +145,7 @@ static void plan_cache_names_what_changed(void) {
   CHECK_INT(fx_plan_cache_hits(cache), 1);
   CHECK_INT(fx_plan_cache_misses(cache), 1);
   if (!fixture_prepare(&f, eval, 1)) return;
-  CHECK_STR(fx_stepper_miss_reason(f.stepper), "phase 0 -> 6");
+  CHECK_STR(fx_stepper_miss_reason(f.stepper), "phase 0 -> 7");
   /* another length */
   fx_attention_setup *shorter = windowed(9), *narrower = windowed(10);
   fx_inputs *inputs = NULL;
@@ -189,7 +189,7 @@ static void bad_step_changes_nothing(void) {
   if (!fixture_init(&f, g_gpt2, B, T, (fixture_options){.threads = 2})) return;
   if (!fixture_prepare(&f, phases, 1)) return;
   fx_params *p = &f.model->params;
-  fx_params_initialize(p, 3);
+  CHECK_OK(fx_params_initialize(p, 3));
   fx_fill_normal(p->grad, p->numel, 4, 1);
   float *before = malloc((size_t)p->numel * sizeof(float));
   memcpy(before, p->weight, (size_t)p->numel * sizeof(float));

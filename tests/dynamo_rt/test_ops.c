@@ -161,7 +161,7 @@ static void adamw_and_clip(void) {
   fx_type type = fx_type_1d(FX_F32, N);
   fx_plan *plan = NULL;
   fx_value grad = fx_graph_persistent(FX_AT(g), "g", g_, type), factor;
-  fx_value n = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.5}, &factor);
+  fx_value n = fx_clip(FX_AT(g), fx_squares(g, &grad, 1), (fx_clip_attr){1.5}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", &norm, fx_type_1d(FX_F32, 1)), n);
   fx_adamw_values values = {fx_graph_persistent(FX_AT(g), "p", p, type),
                             grad,

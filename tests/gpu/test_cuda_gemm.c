@@ -2,8 +2,9 @@
 /* Products on the GPU against a double reference of the operands as they are stored: types by transpositions
  * by epilogues by beta by shapes, with padded rows and poisoned outputs, each twice for the same bits, with
  * the library's first algorithm and with timed ones. Then the linear ops that use them, as a small MLP.
- * Bounds are of relative norms: a bfloat16 result is rounded once (at most 2^-9 an element), fp32 sums of K
- * terms stay well within 5e-6. */
+ * Bounds are of relative norms. bfloat16 results are rounded once or, by some algorithms with beta or a
+ * derivative, twice: 2^-9 sqrt(2). fp32 sums of so few terms stay below 4e-7; the library's tanh is good to
+ * 3e-6. */
 #include <math.h>
 #include <stdio.h>
 
@@ -29,7 +30,7 @@ typedef struct type_pair {
 } type_pair;
 
 static const type_pair g_pairs[] = {
-    {FX_F32, FX_F32, 5e-6}, {FX_BF16, FX_BF16, 2.5e-3}, {FX_BF16, FX_F32, 5e-6}};
+    {FX_F32, FX_F32, 5e-6}, {FX_BF16, FX_BF16, 3e-3}, {FX_BF16, FX_F32, 5e-6}};
 enum { PAIRS = sizeof g_pairs / sizeof g_pairs[0] };
 
 typedef struct variant {
@@ -50,10 +51,6 @@ static const variant g_variants[] = {
     {"GELU, aux", FX_CUDA_EPILOGUE_GELU, false, true, 0},
     {"GELU, bias, aux", FX_CUDA_EPILOGUE_GELU, true, true, 0},
     {"GELU gradient", FX_CUDA_EPILOGUE_GELU_GRAD, false, true, 0},
-    {"sum of A", FX_CUDA_EPILOGUE_SUM_A, false, false, 0},
-    {"sum of A, beta 1", FX_CUDA_EPILOGUE_SUM_A, false, false, 1},
-    {"sum of B", FX_CUDA_EPILOGUE_SUM_B, false, false, 0},
-    {"sum of B, beta 1", FX_CUDA_EPILOGUE_SUM_B, false, false, 1},
 };
 enum { VARIANTS = sizeof g_variants / sizeof g_variants[0] };
 static double g_worst[PAIRS][VARIANTS];
@@ -61,9 +58,9 @@ static double g_worst[PAIRS][VARIANTS];
 /* ---- memory of both sides ---- */
 
 typedef struct memory {
-  char *a, *b, *c, *bias, *aux, *sum;                       /* shared with the GPU */
-  double *product, *old, *bias_of, *aux_of, *sum_a, *sum_b; /* what they hold or shall hold */
-  float *op_a, *op_b;                                       /* [m, k], [k, n] as stored */
+  char *a, *b, *c, *bias, *aux;             /* shared with the GPU */
+  double *product, *old, *bias_of, *aux_of; /* what they hold or shall hold */
+  float *op_a, *op_b;                       /* [m, k], [k, n] as stored */
 } memory;
 
 enum { MATRIX_BYTES = (MAX_M + PAD) * (MAX_N + PAD) * 4, OPERAND_BYTES = (MAX_N + PAD) * (MAX_K + PAD) * 4 };
@@ -79,27 +76,26 @@ static float put(void *data, fx_dtype dtype, int64_t i, float value) {
 }
 
 static bool take_memory(memory *x) {
-  char **const shared[] = {&x->a, &x->b, &x->c, &x->bias, &x->aux, &x->sum};
-  double **const wide[] = {&x->product, &x->old, &x->bias_of, &x->aux_of, &x->sum_a, &x->sum_b};
-  for (int i = 0; i < 6; i++) {
+  char **const shared[] = {&x->a, &x->b, &x->c, &x->bias, &x->aux};
+  double **const wide[] = {&x->product, &x->old, &x->bias_of, &x->aux_of};
+  for (int i = 0; i < 5; i++) {
     void *data = NULL;
     size_t bytes = i < 2 ? OPERAND_BYTES : MATRIX_BYTES;
     if (!CHECK_OK(fx_device_alloc_shared(g_gpu, FX_PLACE_DEVICE, bytes, &data))) return false;
     *shared[i] = data;
-    *wide[i] = calloc((size_t)MAX_M * MAX_N, sizeof(double));
   }
+  for (int i = 0; i < 4; i++) *wide[i] = calloc((size_t)MAX_M * MAX_N, sizeof(double));
   x->op_a = calloc((size_t)MAX_N * MAX_K, sizeof(float));
   x->op_b = calloc((size_t)MAX_N * MAX_K, sizeof(float));
   return true;
 }
 
 static void drop_memory(memory *x) {
-  char *const shared[] = {x->a, x->b, x->c, x->bias, x->aux, x->sum};
-  double *const wide[] = {x->product, x->old, x->bias_of, x->aux_of, x->sum_a, x->sum_b};
-  for (int i = 0; i < 6; i++) {
+  char *const shared[] = {x->a, x->b, x->c, x->bias, x->aux};
+  double *const wide[] = {x->product, x->old, x->bias_of, x->aux_of};
+  for (int i = 0; i < 5; i++)
     if (shared[i]) fx_device_release_shared(g_gpu, FX_PLACE_DEVICE, shared[i]);
-    free(wide[i]);
-  }
+  for (int i = 0; i < 4; i++) free(wide[i]);
   free(x->op_a);
   free(x->op_b);
 }
@@ -119,16 +115,11 @@ static void make_reference(memory *x, const shape *s, fx_dtype in, fx_dtype out)
   for (int64_t i = 0; i < s->m * s->n; i++) x->aux_of[i] = put(x->c, out, 0, scratch[i]);
   free(scratch);
   memset(x->product, 0, (size_t)(s->m * s->n) * sizeof(double));
-  memset(x->sum_a, 0, (size_t)s->m * sizeof(double));
-  memset(x->sum_b, 0, (size_t)s->n * sizeof(double));
   for (int64_t i = 0; i < s->m; i++)
     for (int64_t p = 0; p < s->k; p++) {
       double left = x->op_a[i * s->k + p];
-      x->sum_a[i] += left;
       for (int64_t j = 0; j < s->n; j++) x->product[i * s->n + j] += left * x->op_b[p * s->n + j];
     }
-  for (int64_t p = 0; p < s->k; p++)
-    for (int64_t j = 0; j < s->n; j++) x->sum_b[j] += x->op_b[p * s->n + j];
 }
 
 /* Rows PAD elements longer than they need; what is between them is NaN and must not be read. */
@@ -144,7 +135,6 @@ static void poison_outputs(const memory *x, const shape *s, const variant *v, fx
   int64_t ld = s->n + PAD;
   memset(x->c, 0xFF, MATRIX_BYTES);
   memset(x->aux, 0xFF, MATRIX_BYTES);
-  memset(x->sum, 0xFF, MATRIX_BYTES);
   memset(x->bias, 0xFF, MATRIX_BYTES);
   for (int64_t j = 0; j < s->n; j++) put(x->bias, out, j, (float)x->bias_of[j]);
   for (int64_t i = 0; i < s->m; i++)
@@ -214,10 +204,6 @@ static double worst_error(const memory *x, const shape *s, const variant *v, fx_
   error = matrix_error(x->c, out, s->m, s->n, ld, want);
   if (v->epilogue == FX_CUDA_EPILOGUE_GELU && v->aux)
     error = fmax(error, matrix_error(x->aux, out, s->m, s->n, ld, inner));
-  if (v->epilogue == FX_CUDA_EPILOGUE_SUM_A)
-    error = fmax(error, matrix_error(x->sum, out, 1, s->m, s->m + 1, x->sum_a));
-  if (v->epilogue == FX_CUDA_EPILOGUE_SUM_B)
-    error = fmax(error, matrix_error(x->sum, out, 1, s->n, s->n + 1, x->sum_b));
   free(want);
   free(inner);
   return error;
@@ -226,7 +212,7 @@ static double worst_error(const memory *x, const shape *s, const variant *v, fx_
 static void check_variant(const memory *x, const shape *s, int pair, int transposes, int index) {
   const type_pair *types = &g_pairs[pair];
   const variant *v = &g_variants[index];
-  bool ta = transposes & 1, tb = transposes & 2, summed = v->epilogue >= FX_CUDA_EPILOGUE_SUM_A;
+  bool ta = transposes & 1, tb = transposes & 2;
   fx_cuda_product product = {.transpose_a = ta,
                              .transpose_b = tb,
                              .m = s->m,
@@ -243,8 +229,7 @@ static void check_variant(const memory *x, const shape *s, int pair, int transpo
                              .beta = v->beta,
                              .epilogue = v->epilogue,
                              .bias = v->bias ? x->bias : NULL,
-                             .aux = v->aux ? x->aux : NULL,
-                             .sum = summed ? x->sum : NULL};
+                             .aux = v->aux ? x->aux : NULL};
   bool gelu_like = v->epilogue == FX_CUDA_EPILOGUE_GELU || v->epilogue == FX_CUDA_EPILOGUE_GELU_GRAD;
   bool refused = gelu_like && (types->in != types->out || (v->aux && product.ldc % 8 != 0));
   char *first = malloc(2 * MATRIX_BYTES);
@@ -266,10 +251,10 @@ static void check_variant(const memory *x, const shape *s, int pair, int transpo
     g_worst[pair][index] = fmax(g_worst[pair][index], error);
     if (run == 1)
       CHECK_MSG(memcmp(first, x->c, MATRIX_BYTES) == 0 &&
-                    memcmp(first + MATRIX_BYTES, x->sum, MATRIX_BYTES) == 0,
+                    memcmp(first + MATRIX_BYTES, x->aux, MATRIX_BYTES) == 0,
                 "%s: two runs differ", v->name);
     memcpy(first, x->c, MATRIX_BYTES);
-    memcpy(first + MATRIX_BYTES, x->sum, MATRIX_BYTES);
+    memcpy(first + MATRIX_BYTES, x->aux, MATRIX_BYTES);
   }
   free(first);
 }

@@ -210,7 +210,7 @@ typedef struct update {
 static void build_adamw(gpu_world *w, update u) {
   fx_type type = fx_type_1d(FX_F32, 50003);
   fx_value copies[3], factor, grad = world_normals(w, "grad", type, u.sigma, false);
-  fx_value norm = fx_clip(FX_AT(w->graph), grad, (fx_clip_attr){1.0}, &factor);
+  fx_value norm = fx_clip(FX_AT(w->graph), fx_squares(w->graph, &grad, 1), (fx_clip_attr){1.0}, &factor);
   for (int i = 0; u.snapshot && i < 3; i++) {
     static const char *const names[] = {"copy p", "copy m", "copy v"};
     copies[i] = world_normals(w, names[i], type, 1, true);

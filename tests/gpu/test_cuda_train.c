@@ -47,7 +47,7 @@ static void declare(trainer *t) {
                            vector ? FX_INIT_ONES : FX_INIT_NORMAL, 0.08));
   }
   CHECK_OK(fx_params_allocate(&t->params));
-  fx_params_initialize(&t->params, 4);
+  CHECK_OK(fx_params_initialize(&t->params, 4));
 }
 
 static void declare_inputs(trainer *t) {
@@ -101,7 +101,7 @@ static fx_graph *record_update(const trainer *t) {
   const fx_params *p = &t->params;
   fx_type all = fx_type_1d(FX_F32, p->numel);
   fx_value factor, copies[3], grad = fx_graph_persistent(FX_AT(g), "gradients", p->grad, all);
-  fx_value norm = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.0}, &factor);
+  fx_value norm = fx_clip(FX_AT(g), fx_squares(g, &grad, 1), (fx_clip_attr){1.0}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", t->results + 1, fx_type_1d(FX_F32, 1)), norm);
   for (int i = 0; i < 3; i++)
     copies[i] = fx_graph_persistent(FX_AT(g), "snapshot", t->snapshot + i * p->numel, all);
@@ -168,11 +168,16 @@ static void train(fx_device *device, fx_exec_mode mode, float losses[STEPS], flo
     CHECK_OK(fx_device_sync(device));
     losses[step] = t.results[0];
   }
-  CHECK_MSG(memcmp(t.snapshot, t.params.weight, bytes) == 0, "the snapshot is not the weights");
-  CHECK_MSG(memcmp(t.snapshot + 2 * t.params.numel, t.params.exp_avg_sq, bytes) == 0,
-            "the snapshot is not the second moments");
+  float *moments = malloc(bytes);
   *weights = malloc(bytes);
-  if (*weights) memcpy(*weights, t.params.weight, bytes);
+  if (*weights && moments) {
+    CHECK_OK(fx_params_download(&t.params, t.params.weight, *weights));
+    CHECK_OK(fx_params_download(&t.params, t.params.exp_avg_sq, moments));
+    CHECK_MSG(memcmp(t.snapshot, *weights, bytes) == 0, "the snapshot is not the weights");
+    CHECK_MSG(memcmp(t.snapshot + 2 * t.params.numel, moments, bytes) == 0,
+              "the snapshot is not the second moments");
+  }
+  free(moments);
   for (int i = 0; i < PLANS; i++) fx_plan_destroy(t.plan[i]);
   fx_device_release(device, t.arena);
   fx_device_release_shared(device, FX_PLACE_HOST, t.results);

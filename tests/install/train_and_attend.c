@@ -36,7 +36,7 @@ static fx_status run_build(run *r) {
   r->T = r->config->train.seq_length;
   FX_TRY(fx_device_create_cpu(1, "auto", &r->device));
   FX_TRY(fx_model_create(r->config, &r->model));
-  fx_params_initialize(&r->model->params, (uint64_t)r->config->train.seed);
+  FX_TRY(fx_params_initialize(&r->model->params, (uint64_t)r->config->train.seed));
   FX_TRY(fx_attention_setup_create(r->config, FX_BACKEND_CPU, r->B, r->T, &r->attention));
   FX_TRY(fx_inputs_create(2, &r->inputs));
   FX_TRY(fx_step_declare_inputs(r->inputs, r->attention));

@@ -20,6 +20,8 @@ typedef struct cuda_device {
   fx_cuda_context context;
   fx_cuda_late late;
   void *stream[FX_LANE_COUNT];
+  void *clock[2]; /* events with times */
+  void *fork;     /* event at which a recording's lanes leave the compute lane */
 } cuda_device;
 
 static fx_status enter(fx_device *base) {
@@ -97,6 +99,22 @@ static fx_status cuda_launch(fx_device *base, fx_lane lane, fx_task_fn task, voi
   return task(arg, ((cuda_device *)base)->stream[lane]);
 }
 
+static fx_status cuda_launch_timed(fx_device *base, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  void *stream = device->stream[lane];
+  float ms = 0;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[0], stream), "the record of an event"));
+  FX_TRY(task(arg, stream));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[1], stream), "the record of an event"));
+  FX_TRY(base->vtable->sync(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_elapsed(&ms, device->clock[0], device->clock[1]),
+                       "the time between two events"));
+  *ns = (int64_t)(1e6 * (double)ms);
+  return FX_OK;
+}
+
 /* ---- events: the driver's own handles ---- */
 
 static fx_status cuda_event_create(fx_device *base, fx_event **out) {
@@ -124,6 +142,56 @@ static fx_status cuda_event_wait(fx_device *base, fx_lane lane, fx_event *event)
   return fx_cuda_check(device->context.driver,
                        device->context.driver->stream_wait(device->stream[lane], event, 0),
                        "the wait for an event");
+}
+
+static fx_status cuda_event_sync(fx_device *base, fx_event *event) {
+  const cuda_device *device = (const cuda_device *)base;
+  FX_TRY(enter(base));
+  return fx_cuda_check(device->context.driver, device->context.driver->event_sync(event),
+                       "GPU (runtime.mode=eager names the op)");
+}
+
+/* ---- recordings: CUDA graphs, captured thread-locally ---- */
+
+static fx_status cuda_record_begin(fx_device *base, unsigned lanes) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver,
+                       driver->capture_begin(device->stream[FX_LANE_COMPUTE], FX_CU_CAPTURE_THREAD_LOCAL),
+                       "the start of a capture"));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->fork, device->stream[FX_LANE_COMPUTE]),
+                       "the record of an event"));
+  for (int l = 0; l < FX_LANE_COUNT; l++)
+    if (l != FX_LANE_COMPUTE && lanes >> l & 1)
+      FX_TRY(fx_cuda_check(driver, driver->stream_wait(device->stream[l], device->fork, 0),
+                           "the wait for an event"));
+  return FX_OK;
+}
+
+static fx_status cuda_record_end(fx_device *base, fx_recording **out) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  void *graph = NULL, *exec = NULL;
+  FX_TRY(enter(base));
+  int result = driver->capture_end(device->stream[FX_LANE_COMPUTE], &graph);
+  if (out && result == 0) result = driver->graph_instantiate(&exec, graph, 0);
+  if (graph) driver->graph_destroy(graph);
+  if (!out) return FX_OK;
+  *out = exec;
+  return fx_cuda_check(driver, result, "the capture of a CUDA graph");
+}
+
+static fx_status cuda_recording_run(fx_device *base, fx_recording *recording) {
+  const cuda_device *device = (const cuda_device *)base;
+  FX_TRY(enter(base));
+  return fx_cuda_check(device->context.driver,
+                       device->context.driver->graph_launch(recording, device->stream[FX_LANE_COMPUTE]),
+                       "the launch of a CUDA graph");
+}
+
+static void cuda_recording_destroy(fx_device *base, fx_recording *recording) {
+  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->graph_exec_destroy(recording);
 }
 
 /* Takes the record, so that the next one can be written. */
@@ -180,6 +248,10 @@ static fx_status cuda_fill(fx_device *base, fx_lane lane, void *memory, int byte
                        "a fill");
 }
 
+static void cuda_autotune(fx_device *base, bool on) {
+  fx_cuda_gemm_autotune(((cuda_device *)base)->context.gemm, on);
+}
+
 static void cuda_destroy(fx_device *base) {
   cuda_device *device = (cuda_device *)base;
   const fx_cuda_driver *driver = device->context.driver;
@@ -189,6 +261,9 @@ static void cuda_destroy(fx_device *base) {
     if (device->late.kernels) device->late.destroy(device->late.kernels);
     fx_cuda_kernels_unload(device->context.kernels);
     if (device->context.fault) driver->memory_free_host(device->context.fault);
+    void *events[] = {device->fork, device->clock[0], device->clock[1]};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+      if (events[i]) driver->event_destroy(events[i]);
     for (int l = 0; l < FX_LANE_COUNT; l++)
       if (device->stream[l]) driver->stream_destroy(device->stream[l]);
     driver->context_release(device->context.device);
@@ -204,13 +279,20 @@ static const fx_device_vtable g_cuda_vtable = {
     .release_shared = cuda_release_shared,
     .memory_info = cuda_memory_info,
     .launch = cuda_launch,
+    .launch_timed = cuda_launch_timed,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
+    .event_sync = cuda_event_sync,
     .sync = cuda_sync,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .recording_run = cuda_recording_run,
+    .recording_destroy = cuda_recording_destroy,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .autotune = cuda_autotune,
     .destroy = cuda_destroy,
 };
 
@@ -241,6 +323,9 @@ static fx_status fill_context(cuda_device *device) {
   for (int l = 0; l < FX_LANE_COUNT; l++)
     FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),
                          "a stream"));
+  FX_TRY(fx_cuda_check(driver, driver->event_create(&device->fork, FX_CU_EVENT_DISABLE_TIMING), "an event"));
+  for (int i = 0; i < 2; i++)
+    FX_TRY(fx_cuda_check(driver, driver->event_create(&device->clock[i], 0), "an event"));
   FX_TRY(fx_cuda_check(
       driver,
       driver->memory_alloc_host((void **)&context->fault, sizeof *context->fault, FX_CU_HOST_PORTABLE),
@@ -267,7 +352,8 @@ fx_status fx_device_create_cuda(int ordinal, fx_device **out) {
                              .backend = FX_BACKEND_CUDA,
                              .threads = 1,
                              .isa = context->arch,
-                             .gemm = context};
+                             .gemm = context,
+                             .name = context->info.name};
   status = fill_context(device);
   if (status != FX_OK) {
     cuda_destroy(&device->base);

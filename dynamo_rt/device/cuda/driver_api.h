@@ -43,6 +43,12 @@
   X(event_record, "cuEventRecord", (void *event, void *stream))                                             \
   X(event_sync, "cuEventSynchronize", (void *event))                                                        \
   X(event_elapsed, "cuEventElapsedTime", (float *ms, void *begin, void *end))                               \
+  X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                     \
+  X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                        \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", (void **exec, void *graph, unsigned long long flags)) \
+  X(graph_destroy, "cuGraphDestroy", (void *graph))                                                         \
+  X(graph_launch, "cuGraphLaunch", (void *exec, void *stream))                                              \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (void *exec))                                                 \
   X(module_load, "cuModuleLoadData", (void **module, const void *image))                                    \
   X(module_unload, "cuModuleUnload", (void *module))                                                        \
   X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))              \
@@ -68,6 +74,7 @@ enum {
   FX_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
   FX_CU_STREAM_NON_BLOCKING = 1,
   FX_CU_EVENT_DISABLE_TIMING = 2,
+  FX_CU_CAPTURE_THREAD_LOCAL = 1,
   FX_CU_HOST_PORTABLE = 1,
   FX_CU_MANAGED_GLOBAL = 1,
   FX_CU_ADVISE_PREFERRED_LOCATION = 3,

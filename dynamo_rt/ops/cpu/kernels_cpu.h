@@ -39,6 +39,7 @@ fx_status fx_embedding_cpu(const fx_kernel_args *args);
 fx_status fx_embedding_grad_cpu(const fx_kernel_args *args);
 fx_status fx_head_ce_cpu(const fx_kernel_args *args);
 fx_status fx_dropout_cpu(const fx_kernel_args *args);
+fx_status fx_squares_cpu(const fx_kernel_args *args);
 fx_status fx_clip_cpu(const fx_kernel_args *args);
 fx_status fx_adamw_cpu(const fx_kernel_args *args);
 
@@ -47,6 +48,6 @@ size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, 
 size_t fx_linear_dw_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
-size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_squares_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 
 #endif

@@ -17,20 +17,37 @@ FX_ISA_CLONES static double sum_squares(const float *x, int64_t n) {
   return sum;
 }
 
-size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
+static int64_t blocks_of(const fx_type *const *in) {
+  int64_t blocks = 0;
+  for (int i = 0; i < FX_MAX_SQUARES; i++)
+    if (in[i]) blocks += fx_ceil_div(fx_type_numel(in[i]), BLOCK);
+  return blocks;
+}
+
+size_t fx_squares_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
   (void)out, (void)attr, (void)threads;
-  return (size_t)fx_ceil_div(fx_type_numel(in[0]), BLOCK) * sizeof(double);
+  return (size_t)blocks_of(in) * sizeof(double);
+}
+
+fx_status fx_squares_cpu(const fx_kernel_args *args) {
+  double *partial = args->workspace, sum = 0;
+  for (int r = 0; r < FX_MAX_SQUARES; r++) {
+    if (!args->in[r]) continue;
+    const float *grad = args->in[r]->data;
+    int64_t n = fx_type_numel(&args->in[r]->type), blocks = fx_ceil_div(n, BLOCK);
+#pragma omp parallel for schedule(static) num_threads(args->threads)
+    for (int64_t i = 0; i < blocks; i++)
+      partial[i] = sum_squares(grad + i * BLOCK, fx_min_i64(BLOCK, n - i * BLOCK));
+    for (int64_t i = 0; i < blocks; i++) sum += partial[i];
+  }
+  *(double *)args->out[0]->data = sum;
+  return FX_OK;
 }
 
 fx_status fx_clip_cpu(const fx_kernel_args *args) {
-  const float *grad = args->in[0]->data;
-  double *partial = args->workspace, sum = 0, max_norm = ((const fx_clip_attr *)args->attr)->max_norm;
-  int64_t n = fx_type_numel(&args->in[0]->type), blocks = fx_ceil_div(n, BLOCK);
-#pragma omp parallel for schedule(static) num_threads(args->threads)
-  for (int64_t i = 0; i < blocks; i++)
-    partial[i] = sum_squares(grad + i * BLOCK, fx_min_i64(BLOCK, n - i * BLOCK));
-  for (int64_t i = 0; i < blocks; i++) sum += partial[i];
-  double norm = sqrt(sum), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
+  double max_norm = ((const fx_clip_attr *)args->attr)->max_norm;
+  double norm = sqrt(*(const double *)args->in[0]->data),
+         factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
   *(float *)args->out[0]->data = (float)norm;
   *(float *)args->out[1]->data = (float)(factor < 1.0 ? factor : 1.0);
   return FX_OK;

@@ -3,13 +3,6 @@
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
-/* From the pinned slot of this run; the host keeps it unchanged until the plan is done. */
-fx_status fx_input_cuda(const fx_kernel_args *args) {
-  const fx_input_attr *attr = args->attr;
-  return fx_cuda_run_copy(args, args->out[0]->data, (const char *)args->slot + attr->offset,
-                          fx_type_bytes(&attr->type));
-}
-
 fx_status fx_add_cuda(const fx_kernel_args *args) {
   void *a = args->in[0]->data, *b = args->in[1]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
@@ -74,13 +67,29 @@ static int widen(view *v, int size, const void *x, const void *y) {
   return size;
 }
 
+/* Contiguous bytes. Short ones by a kernel, also from and to pinned memory of the host: a recording of
+ * kernels alone is launched in a time that does not grow with their number, copies in it break that. */
+static fx_status move(const fx_kernel_args *args, void *y, const void *x, size_t bytes) {
+  enum { KERNEL_BYTES = 1 << 20 };
+  view v = {.dim = {1, 1, 1, 1, (int64_t)bytes}, .stride_from = {[4] = 1}, .stride_to = {[4] = 1}};
+  if (bytes == 0 || bytes > KERNEL_BYTES) return fx_cuda_run_copy(args, y, x, bytes);
+  int unit = widen(&v, 1, x, y);
+  int64_t n = (int64_t)bytes / unit;
+  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, n, FX_CUDA_ARGS(&x, &y, &v, &unit, &n));
+}
+
+/* From the pinned slot of this run; the host keeps it unchanged until the plan is done. */
+fx_status fx_input_cuda(const fx_kernel_args *args) {
+  const fx_input_attr *attr = args->attr;
+  return move(args, args->out[0]->data, (const char *)args->slot + attr->offset, fx_type_bytes(&attr->type));
+}
+
 fx_status fx_copy_cuda(const fx_kernel_args *args) {
   const fx_type *from = &args->in[0]->type, *to = &args->out[0]->type;
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int size = (int)fx_dtype_bytes(from->dtype);
   int64_t n = fx_type_numel(from);
-  if (fx_type_contiguous(from) && fx_type_contiguous(to))
-    return fx_cuda_run_copy(args, y, x, (size_t)n * (size_t)size);
+  if (fx_type_contiguous(from) && fx_type_contiguous(to)) return move(args, y, x, (size_t)n * (size_t)size);
   view v = merge_dimensions(from, to);
   int unit = widen(&v, size, x, y);
   n = n * size / unit;
@@ -88,7 +97,7 @@ fx_status fx_copy_cuda(const fx_kernel_args *args) {
 }
 
 fx_status fx_store_cuda(const fx_kernel_args *args) {
-  return fx_cuda_run_copy(args, args->out[0]->data, args->in[1]->data, fx_type_bytes(&args->out[0]->type));
+  return move(args, args->out[0]->data, args->in[1]->data, fx_type_bytes(&args->out[0]->type));
 }
 
 fx_status fx_cast_cuda(const fx_kernel_args *args) {

@@ -43,6 +43,7 @@ extern "C" {
   X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
   X(SUM_NLL, "reduce.cu", "sum_nll", SINGLE)                  \
   X(SQUARE_PARTIAL, "reduce.cu", "square_partial", SINGLE)    \
+  X(SUM_SQUARES, "reduce.cu", "sum_squares", SINGLE)          \
   X(CLIP_FACTOR, "reduce.cu", "clip_factor", SINGLE)          \
   X(ADAMW, "optimizer.cu", "adamw", SINGLE)
 
@@ -138,6 +139,7 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args);
 /* Its cross-entropy alone: the logits [rows, V] of rows [begin, begin + rows) lie in args->workspace. */
 fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows);
 fx_status fx_dropout_cuda(const fx_kernel_args *args);
+fx_status fx_squares_cuda(const fx_kernel_args *args);
 fx_status fx_clip_cuda(const fx_kernel_args *args);
 fx_status fx_adamw_cuda(const fx_kernel_args *args);
 

@@ -114,6 +114,8 @@ static fx_status weight_grad(const fx_kernel_args *args) {
   return multiply(args, &product);
 }
 
+/* In two stages of its own: the library's sum of an operand beside the product takes longer, and exists for
+ * half of the transpositions only (tests/bench/RESULTS.md). */
 static fx_status bias_grad(const fx_kernel_args *args) {
   return fx_cuda_run_sum_rows(args, args->in[0], args->workspace, FX_REDUCE_CHUNKS, args->out[1]->data,
                               (args->accumulate & 2) != 0);

@@ -7,15 +7,27 @@
 
 enum { CHUNK = 16384 }; /* elements a partial sum; the workspace is the CPU's, which has as many */
 
+fx_status fx_squares_cuda(const fx_kernel_args *args) {
+  double *partial = args->workspace, *next = partial;
+  void *squares = args->out[0]->data;
+  for (int r = 0; r < FX_MAX_SQUARES; r++) {
+    if (!args->in[r]) continue;
+    void *grad = args->in[r]->data;
+    int64_t n = fx_type_numel(&args->in[r]->type), chunk = CHUNK, chunks = fx_ceil_div(n, CHUNK);
+    FX_TRY(fx_cuda_run(args, FX_CUDA_SQUARE_PARTIAL, FX_F32, (fx_cuda_dim){(unsigned)chunks, 1, 1},
+                       (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, FX_CUDA_ARGS(&grad, &next, &n, &chunk)));
+    next += chunks;
+  }
+  int64_t chunks = next - partial;
+  return fx_cuda_run(args, FX_CUDA_SUM_SQUARES, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+                     FX_CUDA_ARGS(&partial, &squares, &chunks));
+}
+
 fx_status fx_clip_cuda(const fx_kernel_args *args) {
-  void *grad = args->in[0]->data, *norm = args->out[0]->data, *factor = args->out[1]->data;
-  void *partial = args->workspace;
-  int64_t n = fx_type_numel(&args->in[0]->type), chunk = CHUNK, chunks = fx_ceil_div(n, CHUNK);
+  void *squares = args->in[0]->data, *norm = args->out[0]->data, *factor = args->out[1]->data;
   double max_norm = ((const fx_clip_attr *)args->attr)->max_norm;
-  FX_TRY(fx_cuda_run(args, FX_CUDA_SQUARE_PARTIAL, FX_F32, (fx_cuda_dim){(unsigned)chunks, 1, 1},
-                     (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, FX_CUDA_ARGS(&grad, &partial, &n, &chunk)));
-  return fx_cuda_run(args, FX_CUDA_CLIP_FACTOR, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
-                     FX_CUDA_ARGS(&partial, &norm, &factor, &max_norm, &chunks));
+  return fx_cuda_run(args, FX_CUDA_CLIP_FACTOR, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){32, 1, 1},
+                     FX_CUDA_ARGS(&squares, &norm, &factor, &max_norm));
 }
 
 typedef struct adamw_state { /* of optimizer.cu */

@@ -57,9 +57,8 @@ SINGLE_KERNEL(square_partial, FLAT)(const float *grad, double *partial, i64 n, i
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* One block: norm, and the factor min(1, max_norm / (norm + 1e-6)); max_norm 0: 1. */
-SINGLE_KERNEL(clip_factor, 1024)
-(const double *partial, float *norm_out, float *factor_out, double max_norm, i64 chunks) {
+/* One block: their sum, in a fixed order. */
+SINGLE_KERNEL(sum_squares, 1024)(const double *partial, double *squares, i64 chunks) {
   double sum = 0;
   for (i64 i = threadIdx.x; i < chunks; i += 1024 * AT_ONCE) {
     double x[AT_ONCE];
@@ -67,8 +66,13 @@ SINGLE_KERNEL(clip_factor, 1024)
     for (int j = 0; j < AT_ONCE; j++) sum += x[j];
   }
   sum = block_sum(sum);
+  if (threadIdx.x == 0) *squares = sum;
+}
+
+/* One thread: norm, and the factor min(1, max_norm / (norm + 1e-6)); max_norm 0: 1. */
+SINGLE_KERNEL(clip_factor, 32)(const double *squares, float *norm_out, float *factor_out, double max_norm) {
   if (threadIdx.x != 0) return;
-  double norm = sqrt(sum), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
+  double norm = sqrt(*squares), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
   *norm_out = (float)norm;
   *factor_out = (float)(factor < 1.0 ? factor : 1.0);
 }

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ids by which NCCL's ranks find each other travel over the control channel when the group is made; the
+ * connection itself, which takes a second and memory of the GPU, is made when a plan that uses the
+ * communicator is bound, so that groups nobody uses cost nothing. */
+#include "parallel/comm/cuda/comm_nccl.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/cuda/library.h"
+
+enum { TIMEOUT_MS = 120000 };
+
+typedef struct nccl_id {
+  char bytes[128];
+} nccl_id;
+
+/* X(field, exported name, result, parameters); results are int, 0: success */
+#define NCCL_LIST(X)                                                                                      \
+  X(version, "ncclGetVersion", int, (int *version))                                                       \
+  X(error_text, "ncclGetErrorString", const char *, (int result))                                         \
+  X(last_error, "ncclGetLastError", const char *, (void *comm))                                           \
+  X(unique_id, "ncclGetUniqueId", int, (nccl_id * id))                                                    \
+  X(init_rank, "ncclCommInitRank", int, (void **comm, int size, nccl_id id, int rank))                    \
+  X(destroy, "ncclCommDestroy", int, (void *comm))                                                        \
+  X(abort, "ncclCommAbort", int, (void *comm))                                                            \
+  X(group_start, "ncclGroupStart", int, (void))                                                           \
+  X(group_end, "ncclGroupEnd", int, (void))                                                               \
+  X(all_reduce, "ncclAllReduce", int,                                                                     \
+    (const void *src, void *dst, size_t count, int type, int op, void *comm, void *stream))               \
+  X(reduce_scatter, "ncclReduceScatter", int,                                                             \
+    (const void *src, void *dst, size_t count, int type, int op, void *comm, void *stream))               \
+  X(all_gather, "ncclAllGather", int,                                                                     \
+    (const void *src, void *dst, size_t count, int type, void *comm, void *stream))                       \
+  X(broadcast, "ncclBroadcast", int,                                                                      \
+    (const void *src, void *dst, size_t count, int type, int root, void *comm, void *stream))             \
+  X(send, "ncclSend", int, (const void *src, size_t count, int type, int peer, void *comm, void *stream)) \
+  X(recv, "ncclRecv", int, (void *dst, size_t count, int type, int peer, void *comm, void *stream))
+
+typedef struct nccl_table {
+#define NCCL_FIELD(field, name, result, parameters) result(*field) parameters;
+  NCCL_LIST(NCCL_FIELD)
+#undef NCCL_FIELD
+} nccl_table;
+
+/* One library a process: written once, then constant. */
+static struct {
+  pthread_once_t once;
+  nccl_table table;
+  fx_status status;
+  char reason[512];
+} g_nccl = {.once = PTHREAD_ONCE_INIT};
+
+static fx_status open_library(void) {
+  static const int majors[] = {2, 0};
+  static const fx_cuda_symbol symbols[] = {
+#define NCCL_SYMBOL(field, name, result, parameters) {name, offsetof(nccl_table, field)},
+      NCCL_LIST(NCCL_SYMBOL)
+#undef NCCL_SYMBOL
+  };
+  void *library = NULL;
+  FX_TRY(fx_cuda_library_open("nccl", majors, &library));
+  return fx_cuda_library_bind(library, "nccl", symbols, (int)(sizeof symbols / sizeof symbols[0]),
+                              &g_nccl.table);
+}
+
+static void open_once(void) {
+  g_nccl.status = open_library();
+  if (g_nccl.status != FX_OK) snprintf(g_nccl.reason, sizeof g_nccl.reason, "%s", fx_error_text());
+}
+
+static fx_status open_nccl(const nccl_table **out) {
+  pthread_once(&g_nccl.once, open_once);
+  *out = &g_nccl.table;
+  return g_nccl.status == FX_OK ? FX_OK : fx_error(g_nccl.status, "%s", g_nccl.reason);
+}
+
+const char *fx_nccl_version(char *text, size_t capacity) {
+  const nccl_table *nccl = NULL;
+  int version = 0;
+  if (open_nccl(&nccl) != FX_OK)
+    snprintf(text, capacity, "none: %s", g_nccl.reason);
+  else if (nccl->version(&version) != 0)
+    snprintf(text, capacity, "NCCL of an unknown version");
+  else
+    snprintf(text, capacity, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+  return text;
+}
+
+typedef struct nccl_comm {
+  fx_comm base;
+  const nccl_table *nccl;
+  fx_device *device;
+  nccl_id id;
+  void *handle; /* NULL until it is opened, and again after an abort */
+  bool dead;
+} nccl_comm;
+
+static fx_status check(const nccl_comm *comm, int result, const char *what) {
+  if (result == 0) return FX_OK;
+  const char *detail = comm->nccl->last_error(comm->handle);
+  return fx_error(FX_ERR_COMM, "communicator %s#%d: %s: %s%s%.300s", comm->base.name, comm->base.id, what,
+                  comm->nccl->error_text(result), detail && detail[0] ? "; " : "", detail ? detail : "");
+}
+
+/* With the device's context current. */
+static fx_status connect(void *arg, void *stream) {
+  nccl_comm *comm = arg;
+  (void)stream;
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* all memory is taken now, not in the first steps */
+  return check(comm, comm->nccl->init_rank(&comm->handle, comm->base.size, comm->id, comm->base.rank),
+               "the connection to the other ranks");
+}
+
+static fx_status nccl_open(fx_comm *base) {
+  nccl_comm *comm = (nccl_comm *)base;
+  if (comm->handle) return FX_OK;
+  return fx_device_launch(comm->device, FX_LANE_COMPUTE, connect, comm);
+}
+
+/* ncclDataType_t; -1: none */
+static int type_of(fx_dtype dtype) {
+  static const int types[FX_DTYPE_COUNT] = {
+      [FX_F32] = 7, [FX_BF16] = 9, [FX_F16] = 6, [FX_F64] = 8, [FX_I32] = 2, [FX_I64] = 4, [FX_U8] = 1};
+  return types[dtype];
+}
+
+static fx_status issue_pair(const nccl_comm *comm, const fx_comm_call *call) {
+  const nccl_table *nccl = comm->nccl;
+  int type = type_of(call->dtype);
+  size_t count = (size_t)call->count;
+  FX_TRY(check(comm, nccl->group_start(), "ncclGroupStart"));
+  int sent = nccl->send(call->src, count, type, call->peer, comm->handle, call->stream);
+  int received = nccl->recv(call->dst, count, type, call->peer_from, comm->handle, call->stream);
+  int ended = nccl->group_end();
+  return check(comm, sent ? sent : received ? received : ended, "send_recv");
+}
+
+static fx_status nccl_issue(fx_comm *base, const fx_comm_call *call) {
+  static const int ops[] = {[FX_REDUCE_SUM] = 0, [FX_REDUCE_MAX] = 2}; /* ncclRedOp_t */
+  nccl_comm *comm = (nccl_comm *)base;
+  const nccl_table *nccl = comm->nccl;
+  int type = type_of(call->dtype), result = 0;
+  size_t count = (size_t)call->count;
+  if (comm->dead) return fx_error(FX_ERR_COMM, "communicator %s#%d was aborted", base->name, base->id);
+  FX_TRY(nccl_open(base));
+  switch (call->kind) {
+  case FX_ALL_REDUCE:
+    result =
+        nccl->all_reduce(call->src, call->dst, count, type, ops[call->reduce], comm->handle, call->stream);
+    break;
+  case FX_REDUCE_SCATTER:
+    result = nccl->reduce_scatter(call->src, call->dst, count, type, ops[call->reduce], comm->handle,
+                                  call->stream);
+    break;
+  case FX_ALL_GATHER:
+    result = nccl->all_gather(call->src, call->dst, count, type, comm->handle, call->stream);
+    break;
+  case FX_BROADCAST:
+    result = nccl->broadcast(call->dst, call->dst, count, type, call->peer, comm->handle, call->stream);
+    break;
+  case FX_SEND:
+    result = nccl->send(call->src, count, type, call->peer, comm->handle, call->stream);
+    break;
+  case FX_RECV:
+    result = nccl->recv(call->dst, count, type, call->peer, comm->handle, call->stream);
+    break;
+  case FX_SEND_RECV:
+    return issue_pair(comm, call);
+  default:
+    return fx_error(FX_ERR_UNSUPPORTED, "communicator %s#%d: NCCL has no %s", base->name, base->id,
+                    fx_collective_name(call->kind));
+  }
+  return check(comm, result, fx_collective_name(call->kind));
+}
+
+static void nccl_abort(fx_comm *base) {
+  nccl_comm *comm = (nccl_comm *)base;
+  void *handle = __atomic_exchange_n(&comm->handle, NULL, __ATOMIC_ACQ_REL);
+  comm->dead = true;
+  if (handle) comm->nccl->abort(handle);
+}
+
+static fx_status disconnect(void *arg, void *stream) {
+  nccl_comm *comm = arg;
+  (void)stream;
+  if (comm->handle) comm->nccl->destroy(comm->handle);
+  return FX_OK;
+}
+
+static void nccl_destroy(fx_comm *base) {
+  nccl_comm *comm = (nccl_comm *)base;
+  (void)fx_device_launch(comm->device, FX_LANE_COMPUTE, disconnect, comm);
+  free(comm);
+}
+
+static const fx_comm_vtable g_nccl_vtable = {.transport = "nccl",
+                                             .on_device = true,
+                                             .open = nccl_open,
+                                             .issue = nccl_issue,
+                                             .abort = nccl_abort,
+                                             .destroy = nccl_destroy};
+
+/* Every rank sends the id of the group that it leads; each takes its leader's. */
+static fx_status exchange_ids(fx_control *control, const nccl_table *nccl, const int *ranks, int count,
+                              nccl_id *id) {
+  nccl_id mine;
+  char *all = NULL;
+  int64_t *offsets = NULL;
+  bool leads = count > 0 && ranks[0] == control->rank;
+  memset(&mine, 0, sizeof mine);
+  int result = leads ? nccl->unique_id(&mine) : 0;
+  fx_status status =
+      result == 0 ? FX_OK : fx_error(FX_ERR_COMM, "ncclGetUniqueId: %s", nccl->error_text(result));
+  FX_TRY(fx_control_agree_status(control, status, TIMEOUT_MS));
+  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
+  status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, TIMEOUT_MS);
+  if (status == FX_OK && count > 0) memcpy(id, all + offsets[ranks[0]], sizeof *id);
+  free(all);
+  free(offsets);
+  return status;
+}
+
+fx_status fx_nccl_split(fx_control *control, fx_device *device, const char *name, int id, const int *ranks,
+                        int count, fx_comm **out) {
+  const nccl_table *nccl = NULL;
+  nccl_id unique;
+  memset(&unique, 0, sizeof unique);
+  FX_TRY(fx_control_agree_status(control, open_nccl(&nccl), TIMEOUT_MS));
+  FX_TRY(exchange_ids(control, nccl, ranks, count, &unique));
+  *out = NULL;
+  if (count == 0) return FX_OK;
+  nccl_comm *comm = NULL;
+  FX_TRY(fx_calloc(&comm, 1, sizeof *comm));
+  comm->base = (fx_comm){.vtable = &g_nccl_vtable, .size = count, .id = id};
+  while (ranks[comm->base.rank] != control->rank) comm->base.rank++;
+  snprintf(comm->base.name, sizeof comm->base.name, "%s", name);
+  comm->nccl = nccl;
+  comm->device = device;
+  comm->id = unique;
+  *out = &comm->base;
+  return FX_OK;
+}
