@@ -14,7 +14,8 @@ fx_status fx_rope_table_cuda(const fx_kernel_args *args) {
 
 typedef struct rope_params { /* of rope.cu */
   float sign;
-  int64_t rows, cols, heads, half;
+  int64_t rows, cols;
+  int32_t heads, half;
 } rope_params;
 
 fx_status fx_rope_cuda(const fx_kernel_args *args) {
@@ -25,8 +26,8 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
   rope_params p = {.sign = (float)attr->sign,
                    .rows = fx_type_rows(&args->in[0]->type),
                    .cols = fx_type_cols(&args->in[0]->type),
-                   .heads = attr->heads,
-                   .half = attr->head_dim / 2};
+                   .heads = (int32_t)attr->heads,
+                   .half = (int32_t)(attr->head_dim / 2)};
   int64_t places = p.half * (int64_t)fx_dtype_bytes(dtype) / 16; /* vectors of half a head */
   int vectors = fx_cuda_rows_fit_vectors(dtype, p.half, NULL, 0) && places <= FX_CUDA_BLOCK &&
                 fx_cuda_rows_fit_vectors(dtype, p.cols, (const void *[]){x, y, table}, 3);
