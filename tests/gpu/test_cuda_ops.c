@@ -263,8 +263,8 @@ static void build_rounded_from_the_middle(gpu_world *w) {
 /* ---- cases ---- */
 
 /* Bounds of the relative norm: fp32 sums in another order (the CPU adds 33,000 rows of one id one after the
- * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3 root
- * mean square), a few times on the way to a gradient. */
+ * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3
+ * root mean square), a few times on the way to a gradient. */
 typedef struct op_case {
   const char *name;
   void (*build)(gpu_world *world);
