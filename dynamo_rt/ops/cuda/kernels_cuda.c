@@ -24,7 +24,7 @@ enum {
 struct fx_cuda_kernels {
   fx_cuda_module *module[MAX_JOBS];
   fx_cuda_function function[FX_CUDA_KERNEL_COUNT][TYPES]; /* the same twice where there is one */
-  unsigned shared_limit;                                  /* dynamic shared memory of CROSS_ENTROPY */
+  unsigned shared_limit; /* dynamic shared memory of the kernels that use it */
 };
 
 enum { SINGLE, TYPED };
@@ -130,14 +130,19 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
   return FX_OK;
 }
 
-/* The most that this GPU gives a block: 227 KiB on Hopper, less elsewhere. Static shared memory of the kernel
- * comes on top. */
+/* The most that this GPU gives a block: 227 KiB on Hopper, less elsewhere. Static shared memory of the
+ * kernels comes on top. */
 static void allow_shared(fx_cuda_kernels *kernels) {
   static const unsigned sizes[] = {224 << 10, 160 << 10, 96 << 10, 48 << 10};
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && kernels->shared_limit == 0; i++)
-    if (fx_cuda_function_allow_shared(&kernels->function[FX_CUDA_CROSS_ENTROPY][0], (int)sizes[i]) == FX_OK &&
-        fx_cuda_function_allow_shared(&kernels->function[FX_CUDA_CROSS_ENTROPY][1], (int)sizes[i]) == FX_OK)
-      kernels->shared_limit = sizes[i];
+  static const fx_cuda_kernel users[] = {FX_CUDA_CROSS_ENTROPY, FX_CUDA_NORM_GRAD, FX_CUDA_NORM_GRAD_WIDE};
+  enum { USERS = sizeof users / sizeof users[0] };
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && kernels->shared_limit == 0; i++) {
+    bool allowed = true;
+    for (int k = 0; k < USERS * TYPES; k++)
+      allowed &= fx_cuda_function_allow_shared(&kernels->function[users[k / TYPES]][k % TYPES],
+                                               (int)sizes[i]) == FX_OK;
+    if (allowed) kernels->shared_limit = sizes[i];
+  }
   fx_error_clear();
 }
 
@@ -214,8 +219,10 @@ fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx
                            int64_t cols, int held, int resident, void **params) {
   fx_cuda_dim block = fx_cuda_row_block(cols, held, FX_CUDA_BLOCK);
   const fx_cuda_context *context = args->gemm;
-  int64_t most = (int64_t)context->info.multiprocessors * resident;
-  fx_cuda_dim grid = {(unsigned)fx_min_i64(most, fx_ceil_div(rows, block.y)), 1, 1};
+  int64_t most = (int64_t)context->info.multiprocessors * resident, turns = fx_ceil_div(rows, block.y);
+  int64_t each =
+      fx_max_i64(1, fx_ceil_div(turns, most)); /* equal shares: no block is left with one more turn */
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(turns, each), 1, 1};
   return fx_cuda_run(args, kernel, dtype, grid, block, params);
 }
 
