@@ -30,7 +30,6 @@ extern "C" {
   X(NORM, "norm.cu", "norm_forward", TYPED)                   \
   X(ADD_NORM, "norm.cu", "add_norm", TYPED)                   \
   X(NORM_GRAD, "norm.cu", "norm_grad", TYPED)                 \
-  X(NORM_GRAD_WIDE, "norm.cu", "norm_grad_wide", TYPED)       \
   X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)              \
   X(ROPE, "rope.cu", "rope", TYPED)                           \
   X(EMBEDDING, "embedding.cu", "embedding", TYPED)            \

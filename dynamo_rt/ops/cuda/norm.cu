@@ -5,23 +5,9 @@
 
 enum {
   THREADS = 256,
-  HELD_FORWARD = 4,
-  HELD_BACKWARD = 2,
-  HELD_WIDE = 4, /* vectors of a thread */
-#if __CUDA_ARCH__ >= 900
-  RESIDENT_BACKWARD = 3
-#else
-  RESIDENT_BACKWARD = 2 /* three would spill there */
-#endif
+  HELD_FORWARD = 32 / VEC,
+  HELD_BACKWARD = 16 / VEC /* vectors of a thread */
 };
-
-/* threadIdx.x as a number that the compiler knows nothing of: it would keep the addresses of all of a
- * thread's columns in registers from row to row. */
-__device__ inline int my_place() {
-  int place = (int)threadIdx.x;
-  asm volatile("" : "+r"(place));
-  return place;
-}
 
 /* Both sums over a group, given to all of its threads; every thread of the group must call. */
 __device__ inline float2 group_sum(float2 x) {
@@ -54,45 +40,26 @@ __device__ inline void keep_statistics(const row_norm &n, i64 row, float mean, f
   if (n.rstd) n.rstd[row] = rstd;
 }
 
-/* Asynchronous 16 bytes into shared memory. A thread fetches what it reads itself, so that no barrier is
- * needed, and fetches into a place only after it has used what was there. */
-__device__ inline void fetch(uint4 *to, const T *from) {
-  u32 place = (u32)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
-}
-__device__ inline void end_of_fetches() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LATER> __device__ inline void await_fetches() { /* all but the last LATER groups */
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-}
-
-__device__ inline float sum_of(const uint4 (&in)[HELD_FORWARD]) {
-  float sum = 0.0f, x[VEC];
-#pragma unroll
-  for (int j = 0; j < HELD_FORWARD; j++) {
-    unpack(in[j], x);
-    for (int i = 0; i < VEC; i++) sum += x[i];
+/* in: the row, VEC columns a vector, as the thread holds it */
+__device__ inline void norm_held(const row_norm &n, const uint4 (&in)[HELD_FORWARD], T *y, i64 row) {
+  int vectors = (int)n.cols / VEC;
+  float x[VEC], mean = 0.0f, sum = 0.0f, scale = 1.0f / (float)n.cols;
+  if (n.layer) {
+    for (int j = 0; j < HELD_FORWARD; j++) {
+      unpack(in[j], x); /* zeros behind the row */
+      for (int i = 0; i < VEC; i++) sum += x[i];
+    }
+    mean = group_sum(sum) * scale;
+    sum = 0.0f;
   }
-  return sum;
-}
-
-/* in: the row, VEC columns a vector, as the thread holds it, zeros behind it; sum: of those */
-__device__ inline void norm_held(const row_norm &n, const uint4 (&in)[HELD_FORWARD], float sum, T *y,
-                                 i64 row) {
-  int vectors = (int)n.cols / VEC, place = my_place();
-  float x[VEC], scale = 1.0f / (float)n.cols, mean = n.layer ? group_sum(sum) * scale : 0.0f;
-  sum = 0.0f;
-#pragma unroll
   for (int j = 0; j < HELD_FORWARD; j++) {
-    if (place + j * (int)blockDim.x >= vectors) continue;
     unpack(in[j], x);
-    for (int i = 0; i < VEC; i++) sum = fmaf(x[i] - mean, x[i] - mean, sum);
+    for (int i = 0; i < VEC && threadIdx.x + j * blockDim.x < vectors; i++)
+      sum = fmaf(x[i] - mean, x[i] - mean, sum);
   }
   float rstd = 1.0f / sqrtf(group_sum(sum) * scale + n.eps);
-#pragma unroll
   for (int j = 0; j < HELD_FORWARD; j++) {
-    int at = place + j * (int)blockDim.x;
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
     float w[VEC], b[VEC] = {};
     if (at >= vectors) continue;
     unpack(in[j], x);
@@ -126,69 +93,48 @@ __device__ inline void hold(const T *x, i64 row, i64 cols, uint4 (&in)[HELD_FORW
   }
 }
 
-/* A grid that stays: a group takes rows one after the other, and the next one comes into shared memory while
- * it works. */
-KERNEL_RESIDENT(norm_forward, THREADS, 4)(const T *x, T *y, row_norm n, int held, i64 rows) {
-  __shared__ uint4 ring[2][HELD_FORWARD][THREADS];
+/* A grid that stays: a group takes rows one after the other and reads the next one while it works. */
+KERNEL_RESIDENT(norm_forward, THREADS, T_IS_BF16 ? 3 : 2)(const T *x, T *y, row_norm n, int held, i64 rows) {
   i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
-  int vectors = (int)n.cols / VEC, thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
-  auto ask = [&](i64 r, int side) {
-    for (int j = 0, at = my_place(); j < HELD_FORWARD; j++, at += (int)blockDim.x)
-      if (r < rows && at < vectors) fetch(&ring[side][j][thread], x + r * n.cols + at * VEC);
-    end_of_fetches();
-  };
-  for (; !held && row < rows; row += step) norm_unheld(n, x + row * n.cols, y + row * n.cols, row);
-  if (row >= rows) return;
-  ask(row, 0);
-  ask(row + step, 1);
-  for (int side = 0; row < rows; row += step, side ^= 1) {
-    uint4 in[HELD_FORWARD];
-    await_fetches<1>();
+  uint4 in[HELD_FORWARD], next[HELD_FORWARD];
+  if (held && row < rows) hold(x, row, n.cols, in);
+  for (; row < rows; row += step) {
+    if (!held) {
+      norm_unheld(n, x + row * n.cols, y + row * n.cols, row);
+      continue;
+    }
+    if (row + step < rows) hold(x, row + step, n.cols, next);
+    norm_held(n, in, y, row);
 #pragma unroll
-    for (int j = 0; j < HELD_FORWARD; j++)
-      in[j] =
-          (int)threadIdx.x + j * (int)blockDim.x < vectors ? ring[side][j][thread] : make_uint4(0, 0, 0, 0);
-    float sum = sum_of(in);
-    ask(row + 2 * step, side);
-    norm_held(n, in, sum, y, row);
-  }
-}
-
-/* in := round(in + other) */
-__device__ inline void add_held(uint4 (&in)[HELD_FORWARD], const uint4 (&other)[HELD_FORWARD]) {
-#pragma unroll
-  for (int j = 0; j < HELD_FORWARD; j++) {
-    float u[VEC], v[VEC];
-    unpack(in[j], u), unpack(other[j], v);
-    for (int i = 0; i < VEC; i++) u[i] += v[i];
-    in[j] = pack(u);
+    for (int j = 0; j < HELD_FORWARD; j++) in[j] = next[j];
   }
 }
 
 /* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
  * may be a or b. */
-KERNEL_RESIDENT(add_norm, THREADS, 4)
-(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
-  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
+  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC, base = row * n.cols;
   uint4 in[HELD_FORWARD], other[HELD_FORWARD];
-  for (; row < rows; row += step) {
-    i64 base = row * n.cols;
-    if (!held) {
-      T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
-      for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x)
-        put(to + i, get(a + i) + get(b + i));
-      norm_unheld(n, to + base, y + base, row);
-      continue;
-    }
-    hold(a, row, n.cols, in), hold(b, row, n.cols, other);
-    add_held(in, other);
-#pragma unroll
-    for (int j = 0; j < HELD_FORWARD; j++) {
-      i64 at = threadIdx.x + j * blockDim.x;
-      if (sum && at < n.cols / VEC) *(uint4 *)(sum + base + at * VEC) = in[j];
-    }
-    norm_held(n, in, sum_of(in), y, row);
+  if (row >= rows) return;
+  if (!held) {
+    T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
+    for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x) put(to + i, get(a + i) + get(b + i));
+    return norm_unheld(n, to + base, y + base, row);
   }
+  for (int j = 0; j < HELD_FORWARD; j++) {
+    i64 at = threadIdx.x + j * blockDim.x;
+    in[j] = at < vectors ? load_vector(a + base + at * VEC) : make_uint4(0, 0, 0, 0);
+    other[j] = at < vectors ? load_vector(b + base + at * VEC) : make_uint4(0, 0, 0, 0);
+  }
+  for (int j = 0; j < HELD_FORWARD; j++) {
+    i64 at = threadIdx.x + j * blockDim.x;
+    float u[VEC], v[VEC];
+    unpack(in[j], u), unpack(other[j], v);
+    for (int i = 0; i < VEC; i++) u[i] += v[i];
+    in[j] = pack(u);
+    if (sum && at < vectors) *(uint4 *)(sum + base + at * VEC) = in[j];
+  }
+  norm_held(n, in, y, row);
 }
 
 /* ---- backward: dx, and partial sums of dy xhat and of dy over the rows of a block ---- */
@@ -202,84 +148,80 @@ struct norm_back {
   i64 rows, cols, step; /* step: rows of a block */
 };
 
-/* What a thread holds of dy and of x for the row it works on and for the next one: [2][2 HELD_BACKWARD]
- * vectors of each thread of the block. At the end the groups' sums take the same memory. */
-extern __shared__ uint4 g_ring[];
+struct back_in {
+  uint4 above[HELD_BACKWARD], x[HELD_BACKWARD]; /* dy and x */
+  float mean, rstd;
+};
 
-template <int H> __device__ inline uint4 *ring_place(int side, int vector) {
-  int threads = (int)(blockDim.x * blockDim.y), thread = (int)(threadIdx.y * blockDim.x + threadIdx.x);
-  return g_ring + (side * 3 * H + vector) * threads + thread;
-}
-
-template <int H> __device__ inline void ask_row(const norm_back &n, i64 row, i64 end, int side) {
-  int place = my_place();
+__device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
+  in.mean = n.mean ? n.mean[row] : 0.0f;
+  in.rstd = n.rstd[row];
 #pragma unroll
-  for (int j = 0; j < H; j++) {
-    int at = place + j * (int)blockDim.x;
-    if (row >= end || at >= (int)n.cols / VEC) continue;
-    fetch(ring_place<H>(side, j), n.dy + row * n.cols + at * VEC);
-    fetch(ring_place<H>(side, H + j), n.x + row * n.cols + at * VEC);
-    if (n.add) fetch(ring_place<H>(side, 2 * H + j), n.dx + row * n.cols + at * VEC);
+  for (int j = 0; j < HELD_BACKWARD; j++) {
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
+    if (at >= (int)(n.cols / VEC)) continue;
+    in.above[j] = load_vector(n.dy + row * n.cols + at * VEC);
+    in.x[j] = load_vector(n.x + row * n.cols + at * VEC);
   }
-  end_of_fetches();
 }
 
-/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)), that is
- * rstd g - far - near x; no mean(g) for RMSNorm. dw, db: the thread's running sums. */
-template <int H>
-__device__ inline void back_row(const norm_back &n, i64 row, int side, float mean, float rstd,
-                                float (&dw)[H][VEC], float (&db)[H][VEC]) {
-  int vectors = (int)n.cols / VEC, place = my_place();
-  float d[VEC], x[VEC], w[VEC], shift = -mean * rstd;
+/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)); no mean(g) for
+ * RMSNorm. dw, db: the thread's running sums. */
+__device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
+                                float (&dw)[HELD_BACKWARD][VEC], float (&db)[HELD_BACKWARD][VEC]) {
+  int vectors = (int)(n.cols / VEC);
+  uint4 old[HELD_BACKWARD];
+  float d[VEC], x[VEC], w[VEC];
+  float rstd = in.rstd, shift = -in.mean * rstd;
   float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-  for (int j = 0; j < H; j++) {
-    int at = place + j * (int)blockDim.x;
+  for (int j = 0; j < HELD_BACKWARD; j++) {
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
     if (at >= vectors) continue;
-    unpack(*ring_place<H>(side, j), d), unpack(*ring_place<H>(side, H + j), x);
-    load_floats(n.w + at * VEC, w);
+    unpack(in.above[j], d), unpack(in.x[j], x), load_floats(n.w + at * VEC, w);
     for (int i = 0; i < VEC; i++) {
-      float dxhat = d[i] * fmaf(x[i], rstd, shift);
-      dw[j][i] += dxhat, sum.y = fmaf(dxhat, w[i], sum.y);
+      float xhat = fmaf(x[i], rstd, shift), g = d[i] * w[i];
+      sum.x += g, sum.y = fmaf(g, xhat, sum.y);
+      dw[j][i] = fmaf(d[i], xhat, dw[j][i]), db[j][i] += d[i];
     }
-    for (int i = 0; n.layer && i < VEC; i++) db[j][i] += d[i], sum.x = fmaf(d[i], w[i], sum.x);
+    old[j] = n.add && n.dx ? load_vector(n.dx + row * n.cols + at * VEC) : make_uint4(0, 0, 0, 0);
   }
   if (!n.dx) return;
   sum = group_sum(sum);
-  float mean_gx = sum.y / (float)n.cols, near = rstd * rstd * mean_gx;
-  float far = rstd * (sum.x / (float)n.cols + shift * mean_gx);
+  float mean_g = n.layer ? sum.x / (float)n.cols : 0.0f, mean_gx = sum.y / (float)n.cols;
 #pragma unroll
-  for (int j = 0; j < H; j++) {
-    int at = place + j * (int)blockDim.x;
+  for (int j = 0; j < HELD_BACKWARD; j++) {
+    int at = (int)threadIdx.x + j * (int)blockDim.x;
+    float before[VEC];
     if (at >= vectors) continue;
-    unpack(*ring_place<H>(side, j), d), unpack(*ring_place<H>(side, H + j), x);
-    load_floats(n.w + at * VEC, w);
-    for (int i = 0; i < VEC; i++) d[i] = fmaf(-near, x[i], fmaf(rstd, d[i] * w[i], -far));
-    if (n.add) {
-      unpack(*ring_place<H>(side, 2 * H + j), x);
-      for (int i = 0; i < VEC; i++) d[i] += x[i];
+    unpack(in.above[j], d), unpack(in.x[j], x), unpack(old[j], before), load_floats(n.w + at * VEC, w);
+    for (int i = 0; i < VEC; i++) {
+      float xhat = fmaf(x[i], rstd, shift);
+      d[i] = before[i] + rstd * (d[i] * w[i] - mean_g - xhat * mean_gx);
     }
     store_vector(n.dx + row * n.cols + at * VEC, d);
   }
 }
 
 /* The groups' sums of a column, added in order, into the block's row of the partial sums. */
-template <int H> __device__ inline void add_groups(const float (&mine)[H][VEC], float *partial, i64 cols) {
-  float *part = (float *)g_ring; /* [groups, cols], less than a quarter of it */
+__device__ inline void add_groups(const float (&mine)[HELD_BACKWARD][VEC], float *partial, i64 cols) {
+  __shared__ float part[THREADS * HELD_BACKWARD * VEC]; /* one group, which needs none, may be larger */
+  bool alone = blockDim.y == 1;
   if (!partial) return;
-  __syncthreads();
-#pragma unroll
-  for (int j = 0; j < H; j++)
+  for (int j = 0; j < HELD_BACKWARD; j++)
     for (int i = 0; i < VEC; i++) {
       i64 col = (threadIdx.x + j * blockDim.x) * VEC + i;
-      if (col < cols) part[threadIdx.y * cols + col] = mine[j][i];
+      if (col < cols && alone) partial[blockIdx.x * cols + col] = mine[j][i];
+      if (col < cols && !alone) part[threadIdx.y * cols + col] = mine[j][i];
     }
+  if (alone) return;
   __syncthreads();
-  for (i64 col = threadIdx.y * blockDim.x + threadIdx.x; col < cols; col += blockDim.x * blockDim.y) {
+  for (i64 col = threadIdx.y * blockDim.x + threadIdx.x; col < cols; col += THREADS) {
     float sum = part[col];
     for (unsigned g = 1; g < blockDim.y; g++) sum += part[g * cols + col];
     partial[blockIdx.x * cols + col] = sum;
   }
+  __syncthreads();
 }
 
 /* A row of any length: a thread always has the same columns, so the block's partial sums need no barrier. */
@@ -303,34 +245,24 @@ __device__ inline void back_row_unheld(const norm_back &n, i64 row, bool first) 
   }
 }
 
-template <int H> __device__ inline void back_rows(const norm_back &n, i64 begin, i64 end) {
-  float dw[H][VEC] = {}, db[H][VEC] = {}, mean = 0.0f, rstd = 0.0f;
-  i64 row = begin + threadIdx.y;
-  if (row < end) mean = n.mean ? n.mean[row] : 0.0f, rstd = n.rstd[row];
-  ask_row<H>(n, row, end, 0);
-  for (int side = 0; row < end; row += blockDim.y, side ^= 1) {
-    float next_mean = 0.0f, next_rstd = 0.0f;
-    i64 next = row + blockDim.y;
-    if (next < end) next_mean = n.mean ? n.mean[next] : 0.0f, next_rstd = n.rstd[next];
-    ask_row<H>(n, next, end, side ^ 1);
-    await_fetches<1>();
-    back_row<H>(n, row, side, mean, rstd, dw, db);
-    mean = next_mean, rstd = next_rstd;
+/* grid: ceil(rows / step) */
+KERNEL(norm_grad, 2 * THREADS)(norm_back n, int held) {
+  i64 begin = blockIdx.x * n.step, end = begin + n.step < n.rows ? begin + n.step : n.rows;
+  if (!held) {
+    for (i64 row = begin; row < end; row++) back_row_unheld(n, row, row == begin);
+    return;
   }
-  await_fetches<0>();
-  add_groups<H>(dw, n.dw, n.cols);
-  add_groups<H>(db, n.db, n.cols);
-}
-
-/* grid: ceil(rows / step). Threads that hold HELD_BACKWARD vectors, or HELD_WIDE where a group is as large as
- * it may be, or none of them. */
-KERNEL_RESIDENT(norm_grad, THREADS, RESIDENT_BACKWARD)(norm_back n, int held) {
-  i64 begin = blockIdx.x * n.step, end = begin + n.step < n.rows ? begin + n.step : n.rows;
-  if (held) return back_rows<HELD_BACKWARD>(n, begin, end);
-  for (i64 row = begin; row < end; row++) back_row_unheld(n, row, row == begin);
-}
-
-KERNEL(norm_grad_wide, THREADS)(norm_back n) {
-  i64 begin = blockIdx.x * n.step, end = begin + n.step < n.rows ? begin + n.step : n.rows;
-  back_rows<HELD_WIDE>(n, begin, end);
+  float dw[HELD_BACKWARD][VEC] = {}, db[HELD_BACKWARD][VEC] = {};
+  back_in in, next;
+  i64 row = begin + threadIdx.y;
+  if (row < end) read_row(n, row, in);
+  for (; row < end; row += blockDim.y) {
+    if (T_IS_BF16 && row + blockDim.y < end)
+      read_row(n, row + blockDim.y, next); /* fp32: no registers left */
+    back_row(n, row, in, dw, db);
+    if (!T_IS_BF16 && row + blockDim.y < end) read_row(n, row + blockDim.y, next);
+    in = next;
+  }
+  add_groups(dw, n.dw, n.cols);
+  add_groups(db, n.db, n.cols);
 }

@@ -3,16 +3,10 @@
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/norm.h"
 
-/* Of ops/cuda/norm.cu: vectors that a thread holds in the forward kernels, of which RESIDENT
- * blocks stay on a multiprocessor, in the backward one and in that of
- * wide rows; rows of more than a block's are not held. CHUNKS: blocks of the backward kernels, three for each
- * multiprocessor of an H200; a constant, so that the bits do not depend on the GPU. */
-enum { FORWARD = 4, RESIDENT = 4, BACKWARD = 2, WIDE = 4, CHUNKS = 396 };
-
-/* Columns that are 16 bytes of a type, times `vectors`. */
-static int columns_of(fx_dtype dtype, int vectors) {
-  return vectors * 16 / (int)fx_dtype_bytes(dtype);
-}
+/* Columns that a thread of ops/cuda/norm.cu holds in registers, and the longest row that stays there. CHUNKS:
+ * blocks of norm_grad, two for each multiprocessor of an H200; a constant, so that the bits do not depend on
+ * the GPU. */
+enum { FORWARD = 32, BACKWARD = 16, MAX_HELD = 8192, CHUNKS = 264 };
 
 typedef struct row_norm { /* of norm.cu */
   void *w, *b, *mean, *rstd;
@@ -36,12 +30,9 @@ static row_norm row_norm_of(const fx_kernel_args *args, int weight) {
                     .cols = fx_type_cols(&args->in[0]->type)};
 }
 
-/* Whether threads can hold rows of the forward kernels, and the columns of each for fx_cuda_run_rows: one,
- * and so a group of at least a row's or a block's threads, where they cannot. */
-static int held_columns(fx_dtype dtype, int64_t cols, const void *const *address, int count, int *held) {
-  int columns = columns_of(dtype, FORWARD);
-  *held = cols <= (int64_t)columns * FX_CUDA_BLOCK && fx_cuda_rows_fit_vectors(dtype, cols, address, count);
-  return *held ? columns : 1;
+/* Columns a thread holds, for fx_cuda_run_rows; rows that are not held are a block's. */
+static int columns(int held, int most) {
+  return held ? most : 1;
 }
 
 fx_status fx_norm_cuda(const fx_kernel_args *args) {
@@ -49,9 +40,10 @@ fx_status fx_norm_cuda(const fx_kernel_args *args) {
   fx_dtype dtype = args->in[0]->type.dtype;
   int64_t rows = fx_type_rows(&args->in[0]->type);
   row_norm n = row_norm_of(args, 1);
-  int held, columns = held_columns(dtype, n.cols, (const void *[]){x, y, n.w, n.b}, 4, &held);
-  return fx_cuda_run_rows(args, FX_CUDA_NORM, dtype, rows, n.cols, columns, RESIDENT,
-                          FX_CUDA_ARGS(&x, &y, &n, &held, &rows));
+  int held =
+      n.cols <= MAX_HELD && fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){x, y, n.w, n.b}, 4);
+  return fx_cuda_run_rows(args, FX_CUDA_NORM, dtype, rows, n.cols, columns(held, FORWARD),
+                          dtype == FX_BF16 ? 3 : 2, FX_CUDA_ARGS(&x, &y, &n, &held, &rows));
 }
 
 fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
@@ -59,9 +51,11 @@ fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
   fx_dtype dtype = args->in[0]->type.dtype;
   int64_t rows = fx_type_rows(&args->in[0]->type);
   row_norm n = row_norm_of(args, 2);
-  int held, columns = held_columns(dtype, n.cols, (const void *[]){a, b, y, sum, n.w, n.b}, 6, &held);
-  return fx_cuda_run_rows(args, FX_CUDA_ADD_NORM, dtype, rows, n.cols, columns, RESIDENT,
-                          FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
+  int held = n.cols <= MAX_HELD &&
+             fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){a, b, y, sum, n.w, n.b}, 6);
+  fx_cuda_dim block = fx_cuda_row_block(n.cols, columns(held, FORWARD), FX_CUDA_BLOCK);
+  return fx_cuda_run(args, FX_CUDA_ADD_NORM, dtype, (fx_cuda_dim){(unsigned)fx_ceil_div(rows, block.y), 1, 1},
+                     block, FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
 }
 
 /* ---- backward ---- */
@@ -90,24 +84,21 @@ fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
                  .rstd = args->in[4]->data,
                  .dx = data_of(args->out[0]),
                  .layer = attr->kind == FX_NORM_LAYER,
-                 .add = args->out[0] ? (int)(args->accumulate & 1) : 0,
+                 .add = (int)(args->accumulate & 1),
                  .rows = fx_type_rows(&args->in[1]->type),
                  .cols = fx_type_cols(&args->in[1]->type)};
   float *partial[2] = {args->workspace, (float *)args->workspace + CHUNKS * n.cols};
   float *sum[2] = {data_of(args->out[1]), data_of(args->out[2])};
-  int wide = n.cols > (int64_t)columns_of(dtype, BACKWARD) * FX_CUDA_BLOCK, vectors = wide ? WIDE : BACKWARD;
-  int held = n.cols <= (int64_t)columns_of(dtype, WIDE) * FX_CUDA_BLOCK &&
+  int held = n.cols <= MAX_HELD &&
              fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){n.dy, n.x, n.w, n.dx}, 4);
-  fx_cuda_dim block = held ? fx_cuda_row_block(n.cols, columns_of(dtype, vectors), FX_CUDA_BLOCK)
-                           : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
-  unsigned ring = held ? FX_CUDA_BLOCK * 2 * 3 * 16 * (unsigned)vectors : 0;
+  fx_cuda_dim block =
+      held ? fx_cuda_row_block(n.cols, BACKWARD, MAX_HELD / BACKWARD) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
   n.dw = sum[0] ? partial[0] : NULL;
   n.db = sum[1] ? partial[1] : NULL;
   n.step = fx_max_i64(block.y, fx_ceil_div(n.rows, CHUNKS));
   int chunks = (int)fx_ceil_div(n.rows, n.step);
-  fx_cuda_kernel kernel = held && wide ? FX_CUDA_NORM_GRAD_WIDE : FX_CUDA_NORM_GRAD;
-  FX_TRY(fx_cuda_run_shared(args, kernel, dtype, (fx_cuda_dim){(unsigned)chunks, 1, 1}, block, ring,
-                            FX_CUDA_ARGS(&n, &held)));
+  FX_TRY(fx_cuda_run(args, FX_CUDA_NORM_GRAD, dtype, (fx_cuda_dim){(unsigned)chunks, 1, 1}, block,
+                     FX_CUDA_ARGS(&n, &held)));
   if (!sum[0] && !sum[1]) return FX_OK;
   return fx_cuda_run_sum_partials2(args, partial, sum, chunks, n.cols, (int)(args->accumulate >> 1 & 3));
 }
