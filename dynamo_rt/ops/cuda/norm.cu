@@ -6,7 +6,7 @@
 enum {
   THREADS = 256,
   HELD_FORWARD = 32 / VEC,
-  HELD_BACKWARD = 16 / VEC /* vectors of a thread */
+  HELD_BACKWARD = 2 /* vectors of a thread */
 };
 
 /* Both sums over a group, given to all of its threads; every thread of the group must call. */
@@ -165,39 +165,42 @@ __device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
   }
 }
 
-/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)); no mean(g) for
- * RMSNorm. dw, db: the thread's running sums. */
+/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)), that is
+ * rstd g - far - near x; no mean(g) for RMSNorm. g is kept, so that the weights are read once. dw, db: the
+ * thread's running sums. */
 __device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
                                 float (&dw)[HELD_BACKWARD][VEC], float (&db)[HELD_BACKWARD][VEC]) {
   int vectors = (int)(n.cols / VEC);
   uint4 old[HELD_BACKWARD];
-  float d[VEC], x[VEC], w[VEC];
-  float rstd = in.rstd, shift = -in.mean * rstd;
+  float g[HELD_BACKWARD][VEC], d[VEC], x[VEC], shift = -in.mean * in.rstd;
   float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
     if (at >= vectors) continue;
-    unpack(in.above[j], d), unpack(in.x[j], x), load_floats(n.w + at * VEC, w);
+    load_floats(n.w + at * VEC, g[j]);
+    unpack(in.above[j], d), unpack(in.x[j], x);
     for (int i = 0; i < VEC; i++) {
-      float xhat = fmaf(x[i], rstd, shift), g = d[i] * w[i];
-      sum.x += g, sum.y = fmaf(g, xhat, sum.y);
+      float xhat = fmaf(x[i], in.rstd, shift);
+      g[j][i] *= d[i];
+      sum.x += g[j][i], sum.y = fmaf(g[j][i], xhat, sum.y);
       dw[j][i] = fmaf(d[i], xhat, dw[j][i]), db[j][i] += d[i];
     }
-    old[j] = n.add && n.dx ? load_vector(n.dx + row * n.cols + at * VEC) : make_uint4(0, 0, 0, 0);
+    if (n.add) old[j] = load_vector(n.dx + row * n.cols + at * VEC);
   }
   if (!n.dx) return;
   sum = group_sum(sum);
-  float mean_g = n.layer ? sum.x / (float)n.cols : 0.0f, mean_gx = sum.y / (float)n.cols;
+  float mean_gx = sum.y / (float)n.cols, near = in.rstd * in.rstd * mean_gx;
+  float far = in.rstd * ((n.layer ? sum.x / (float)n.cols : 0.0f) + shift * mean_gx);
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
-    float before[VEC];
     if (at >= vectors) continue;
-    unpack(in.above[j], d), unpack(in.x[j], x), unpack(old[j], before), load_floats(n.w + at * VEC, w);
-    for (int i = 0; i < VEC; i++) {
-      float xhat = fmaf(x[i], rstd, shift);
-      d[i] = before[i] + rstd * (d[i] * w[i] - mean_g - xhat * mean_gx);
+    unpack(in.x[j], x);
+    for (int i = 0; i < VEC; i++) d[i] = fmaf(-near, x[i], fmaf(in.rstd, g[j][i], -far));
+    if (n.add) {
+      unpack(old[j], x);
+      for (int i = 0; i < VEC; i++) d[i] += x[i];
     }
     store_vector(n.dx + row * n.cols + at * VEC, d);
   }
