@@ -75,7 +75,7 @@ static void report_gpu(fx_doctor *doctor) {
   if (status == FX_OK) {
     fx_doctor_fact(doctor, "gpu_copy_gbps", json_real(bounds.copy_gbps), "gpu copy",
                    "%.0f GB/s read and written", bounds.copy_gbps);
-    fx_doctor_fact(doctor, "gpu_gemm_gflops", json_real(gflops), "gpu gemm",
+    fx_doctor_fact(doctor, "gpu_gemm_gflops", json_real(gflops), "gpu rate",
                    bounds.gflops > 0 ? "%.0f TFLOP/s (bfloat16, %d^3) of %.0f nominal"
                                      : "%.0f TFLOP/s (bfloat16, %d^3); its peak is not known",
                    gflops / 1e3, GPU_GEMM_SIZE, bounds.gflops / 1e3);
