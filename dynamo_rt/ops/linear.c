@@ -180,6 +180,13 @@ static const fx_op g_act_grad = {
     .kernel = {[FX_BACKEND_CPU] = fx_act_grad_cpu, [FX_BACKEND_CUDA] = fx_act_grad_cuda},
 };
 
+void fx_linear_gradients(fx_graph *graph, fx_value dy, fx_value x, fx_value weight, fx_linear_attr attr,
+                         fx_value *dx, fx_value *dweight) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  *dx = fx_graph_record(graph, &g_linear_dx, &layout, (fx_value[]){dy, weight}, NULL);
+  *dweight = fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dy, x}, NULL);
+}
+
 static fx_status linear_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
   const fx_linear_attr *a = node->attr;
   fx_linear_attr layout = {a->in_out, FX_ACT_NONE};

@@ -22,6 +22,11 @@ typedef struct fx_linear_attr {
 /* act(x W^T + bias) -> [..., O]; bias [O] or FX_NONE. */
 fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr);
 
+/* What its backward records where neither activation nor bias are: dx [..., I] of x's type and the weight's
+ * gradient F32 from dy [..., O]. For ops that make a linear layer's backward part of their own. */
+void fx_linear_gradients(fx_graph *graph, fx_value dy, fx_value x, fx_value weight, fx_linear_attr attr,
+                         fx_value *dx, fx_value *dweight);
+
 /* x [..., 2F] = gate | up -> silu(gate) * up [..., F] (Shazeer, arXiv:2002.05202). */
 fx_value fx_swiglu(fx_graph *graph, fx_value x);
 

@@ -140,21 +140,22 @@ SINGLE_KERNEL(embedding_join, JOIN_COLS *JOIN_LANES)
 struct dropout_params {
   u64 seed, site;
   float p, keep;
-  i64 rows, cols, length;
+  i64 rows, cols, length, first;
 };
 
 __device__ inline float drop(float x, u32 random, const dropout_params &d) {
   return (float)(random >> 8) * 5.9604644775390625e-8f /* 2^-24 */ < d.p ? 0.0f : x * d.keep;
 }
 
-/* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. */
+/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
+ * samples' positions; y may be x. */
 KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y, dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, wide = vectors ? VEC / 4 : 1, width = quads / wide, n = d.rows * width;
   u64 step = (u64)*iteration;
   for (i64 k = grid_index(); k < n; k += grid_stride()) {
-    i64 r = k / width, q = (k - r * width) * wide, sample = r / d.length;
-    u64 index = ((u64)ordinal[sample] << 40) + (u64)((r - sample * d.length) * quads + q);
+    i64 r = k / width, q = (k - r * width) * wide, sample = (d.first + r) / d.length;
+    u64 index = ((u64)ordinal[sample] << 40) + (u64)((d.first + r - sample * d.length) * quads + q);
     if (vectors) {
       float u[VEC];
       unpack(load_vector(x + r * d.cols + 4 * q), u);

@@ -186,7 +186,7 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
 typedef struct dropout_params { /* of embedding.cu */
   uint64_t seed, site;
   float p, keep;
-  int64_t rows, cols, length;
+  int64_t rows, cols, length, first;
 } dropout_params;
 
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
@@ -199,7 +199,8 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
                       .keep = 1.0f / (1.0f - attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),
-                      .length = args->in[0]->type.dim[1]};
+                      .length = attr->length ? attr->length : args->in[0]->type.dim[1],
+                      .first = attr->first_row};
   return fx_cuda_run_flat(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows * d.cols,
                           FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &d));
 }
