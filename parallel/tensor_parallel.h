@@ -12,7 +12,7 @@
  *   leave          forward all-reduce,               forward reduce-scatter,
  *                  backward nothing                  backward all-gather
  *
- * A bias behind a row-parallel product belongs to the sum, so rank 0 alone adds it to its summand. */
+ * What comes after a row-parallel product, its bias first of all, comes after `leave`. */
 #ifndef FX_PARALLEL_TENSOR_PARALLEL_H
 #define FX_PARALLEL_TENSOR_PARALLEL_H
 

@@ -82,10 +82,12 @@ static fx_value by_samples(const recorder *r, fx_value x) {
   return fx_reshape(FX_AT(r->graph), x, 3, (int64_t[]){r->setup->B, r->setup->T, cols});
 }
 
-/* A row-parallel product and the sum over ranks; the bias is part of rank 0's summand. */
+/* A row-parallel product, the sum over ranks, then the bias. */
 static fx_value linear_sum(const recorder *r, fx_value x, int32_t weight, int32_t bias) {
-  x = linear(r, x, weight, r->share->rank == 0 ? bias : -1, FX_ACT_NONE);
-  return fx_tensor_leave(FX_AT(r->graph), &r->share->tp, x);
+  const fx_tensor_parallel *tp = &r->share->tp;
+  x = linear(r, x, weight, tp->comm ? -1 : bias, FX_ACT_NONE);
+  x = fx_tensor_leave(FX_AT(r->graph), tp, x);
+  return tp->comm && bias >= 0 ? fx_add_bias(FX_AT(r->graph), x, weight_of(r, bias)) : x;
 }
 
 static fx_value dropout(const recorder *r, fx_value x, const char *site) {

@@ -119,7 +119,7 @@ static fx_status add_bias(fx_model *model, const linear_spec *spec, int64_t laye
   params->storage[*bias].compute = true;
   params->storage[*bias].group = spec->group;
   if (spec->row_parallel && model->share.ranks > 1) {
-    params->storage[*bias].group = FX_GROUP_PARTIAL; /* rank 0 alone reads it */
+    params->storage[*bias].group = FX_GROUP_REPLICATED; /* it comes after the sum over ranks */
     own.owner = model->share.rank == 0;
   }
   return add_slabs(params, &own, layer, true, *bias);

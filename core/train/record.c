@@ -77,15 +77,6 @@ static fx_value record_signal(const fx_step_config *c, fx_graph *graph, fx_value
   return signal;
 }
 
-/* One storage's gradient to its place. A parameter that only other ranks read has none here. */
-static void keep_gradient(const fx_params *p, fx_graph *graph, int64_t s, fx_value grad, bool add) {
-  fx_type type = p->storage[s].type;
-  fx_value place = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->storage[s].offset, type);
-  if (grad == FX_NONE && add) return;
-  if (grad == FX_NONE) grad = fx_fill(FX_AT(graph), type, 0.0f);
-  (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grad);
-}
-
 static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
                               fx_graph *graph) {
   const fx_params *p = &c->model->params;
@@ -101,7 +92,11 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
   fx_value signal = fx_graph_persistent(FX_AT(graph), "loss and flags", results->signal, signal_type);
   fx_value loss = record_loss(c, graph, &values, true, NULL), kept = scalar(graph, "loss", results->signal);
   FX_TRY_GOTO(fx_autograd(graph, loss, values.weight, (int)p->num_storages, grads), free_values);
-  for (int64_t s = 0; s < p->num_storages; s++) keep_gradient(p, graph, s, grads[s], add);
+  for (int64_t s = 0; s < p->num_storages; s++) {
+    fx_value place =
+        fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->storage[s].offset, p->storage[s].type);
+    (add ? fx_accumulate : fx_store)(FX_AT(graph), place, grads[s]);
+  }
   (add ? fx_accumulate : fx_store)(FX_AT(graph), kept, loss);
   if (last)
     fx_store(FX_AT(graph),

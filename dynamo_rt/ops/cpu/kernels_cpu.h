@@ -24,6 +24,7 @@ fx_status fx_copy_cpu(const fx_kernel_args *args);
 fx_status fx_cast_cpu(const fx_kernel_args *args);
 fx_status fx_store_cpu(const fx_kernel_args *args);
 fx_status fx_linear_cpu(const fx_kernel_args *args);
+fx_status fx_add_bias_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dx_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dx_act_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dw_cpu(const fx_kernel_args *args);
