@@ -17,21 +17,22 @@ fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int
   return FX_OK;
 }
 
+fx_status fx_params_add_part(fx_params *params, const fx_param *part) {
+  int before = 0;
+  for (int64_t i = 0; i < params->num_params; i++) before += strcmp(params->param[i].name, part->name) == 0;
+  if (part->part != before) return fx_error(FX_ERR_INTERNAL, "parameter %s is declared twice", part->name);
+  FX_TRY(fx_grow(&params->param, &params->param_capacity, params->num_params + 1, sizeof *params->param));
+  params->param[params->num_params++] = *part;
+  return FX_OK;
+}
+
 fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
                         const int64_t *dim, fx_init_kind init, double init_std) {
-  if (fx_params_find(params, name)) return fx_error(FX_ERR_INTERNAL, "parameter %s is declared twice", name);
-  FX_TRY(fx_grow(&params->param, &params->param_capacity, params->num_params + 1, sizeof *params->param));
-  fx_param *param = &params->param[params->num_params++];
-  *param = (fx_param){.ndim = ndim,
-                      .shard = FX_SHARD_NONE,
-                      .storage = storage,
-                      .row = row,
-                      .norm_owner = true,
-                      .init = init,
-                      .init_std = init_std};
-  strncpy(param->name, name, sizeof param->name - 1);
-  for (int i = 0; i < ndim; i++) param->dim[i] = param->count[i] = dim[i];
-  return FX_OK;
+  fx_param param = {
+      .ndim = ndim, .storage = storage, .row = row, .owner = true, .init = init, .init_std = init_std};
+  strncpy(param.name, name, sizeof param.name - 1);
+  for (int i = 0; i < ndim; i++) param.dim[i] = param.count[i] = dim[i];
+  return fx_params_add_part(params, &param);
 }
 
 static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **out) {
@@ -45,17 +46,29 @@ static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **o
   return FX_OK;
 }
 
-fx_status fx_params_allocate(fx_params *params) {
+static void lay_out(fx_params *params) {
+  int64_t placed = 0;
   params->numel = 0;
-  for (int pass = 0; pass < 2; pass++) {
-    for (int64_t s = params->num_storages - 1; s >= 0; s--) {
-      fx_param_storage *storage = &params->storage[s];
-      if (storage->decay != (pass == 0)) continue;
-      storage->offset = params->numel;
-      params->numel += (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), FX_ALIGN / sizeof(float));
+  for (int part = 0; part < 2; part++) {
+    for (int group = 0; group < FX_GROUP_COUNT; group++) {
+      params->group_begin[part][group] = params->numel;
+      for (int64_t s = params->num_storages - 1; s >= 0; s--) {
+        fx_param_storage *storage = &params->storage[s];
+        if (storage->decay != (part == 0) || storage->group != (fx_param_group)group) continue;
+        storage->offset = params->numel;
+        params->order[placed++] = (int32_t)s;
+        params->numel +=
+            (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), FX_ALIGN / sizeof(float));
+      }
     }
-    if (pass == 0) params->num_decay = params->numel;
+    params->group_begin[part][FX_GROUP_COUNT] = params->numel;
+    if (part == 0) params->num_decay = params->numel;
   }
+}
+
+fx_status fx_params_allocate(fx_params *params) {
+  FX_TRY(fx_calloc(&params->order, (size_t)params->num_storages, sizeof *params->order));
+  lay_out(params);
   float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
   size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
   for (size_t i = 0; i < count; i++) {
@@ -120,15 +133,16 @@ static void initialize_param(const fx_params *params, const fx_param *param, uin
   float *data = fx_param_data(params, param, weight);
   uint64_t site = fx_hash64_text(param->name);
   int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
+  int64_t pitch = fx_param_pitch(params, param);
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < param->count[0]; r++) {
     int64_t first = (param->start[0] + r) * global_cols + param->start[1];
     if (param->init == FX_INIT_NORMAL)
-      draw_normals(data + r * cols, cols, first, seed, site, param->init_std);
+      draw_normals(data + r * pitch, cols, first, seed, site, param->init_std);
     for (int64_t c = 0; param->init != FX_INIT_NORMAL && c < cols; c++)
-      data[r * cols + c] = param->init == FX_INIT_ONES       ? 1.0f
-                           : param->init == FX_INIT_CONSTANT ? (float)param->init_std
-                                                             : 0.0f;
+      data[r * pitch + c] = param->init == FX_INIT_ONES       ? 1.0f
+                            : param->init == FX_INIT_CONSTANT ? (float)param->init_std
+                                                              : 0.0f;
   }
 }
 
@@ -156,13 +170,18 @@ void fx_params_fini(fx_params *params) {
       free(buffers[i]);
   free(params->param);
   free(params->storage);
+  free(params->order);
   memset(params, 0, sizeof *params);
 }
 
+int64_t fx_param_pitch(const fx_params *params, const fx_param *param) {
+  const fx_type *type = &params->storage[param->storage].type;
+  return type->ndim == 2 ? type->dim[1] : 1;
+}
+
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat) {
-  const fx_param_storage *storage = &params->storage[param->storage];
-  int64_t cols = storage->type.ndim == 2 ? storage->type.dim[1] : 1;
-  return flat + storage->offset + param->row * cols;
+  return flat + params->storage[param->storage].offset + param->row * fx_param_pitch(params, param) +
+         param->col;
 }
 
 int64_t fx_param_numel(const fx_param *param) {

@@ -20,10 +20,30 @@ static fx_value scalar(fx_graph *graph, const char *name, float *data) {
 static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values,
                             bool train, fx_value *nll) {
   fx_value hidden = fx_model_hidden(c->model, graph, values, c->attention, train);
-  fx_value targets = fx_graph_input(FX_AT(graph), "targets"),
-           factor = fx_graph_input(FX_AT(graph), "loss_factor");
-  fx_head_ce_attr attr = {c->model->config->model.vocab_size};
-  return fx_head_ce(FX_AT(graph), hidden, fx_model_head(c->model, values), targets, factor, attr, nll);
+  return fx_model_loss(c->model, graph, values, hidden, nll);
+}
+
+static fx_value gradients(const fx_params *p, fx_graph *graph, int64_t begin, int64_t end) {
+  return fx_graph_persistent(FX_AT(graph), "gradients", p->grad + begin, fx_type_1d(FX_F32, end - begin));
+}
+
+/* Sums over tensor-parallel ranks what each has a part of: gradients of shared key heads, and of what all
+ * have alike where they come from rows of a sequence shard or from one rank's heads. */
+static void record_tensor_reduction(const fx_step_config *c, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  const fx_tensor_parallel *tp = &c->model->share.tp;
+  if (!tp->comm) return;
+  for (int part = 0; part < 2; part++) {
+    const int64_t *begin = p->group_begin[part];
+    int64_t heads = begin[FX_GROUP_SHARED_HEADS], same = begin[FX_GROUP_REPLICATED];
+    int64_t partial = tp->sequence ? same : begin[FX_GROUP_PARTIAL], end = begin[FX_GROUP_COUNT];
+    if (heads < same)
+      fx_all_reduce(FX_AT(graph), c->model->topology->kv, FX_LANE_COMM_CRITICAL,
+                    gradients(p, graph, heads, same), FX_REDUCE_SUM);
+    if (partial < end)
+      fx_all_reduce(FX_AT(graph), tp->comm, FX_LANE_COMM_CRITICAL, gradients(p, graph, partial, end),
+                    FX_REDUCE_SUM);
+  }
 }
 
 /* Sums the flat gradient over dp in buckets of whole storages, in the order in which the backward completes
@@ -32,19 +52,29 @@ static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_m
 static void record_reduction(const fx_step_config *c, fx_graph *graph) {
   const fx_params *p = &c->model->params;
   int64_t begin = 0;
-  for (int64_t s = p->num_storages - 1; s >= 0 && begin < p->num_decay; s--) {
-    if (!p->storage[s].decay) continue;
-    int64_t end = p->storage[s].offset + (int64_t)fx_align_up((size_t)fx_type_numel(&p->storage[s].type), 16);
+  for (int64_t i = 0; i < p->num_storages && begin < p->num_decay; i++) {
+    const fx_param_storage *storage = &p->storage[p->order[i]];
+    int64_t end = storage->offset + (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), 16);
     if (end - begin < c->bucket_elements && end < p->num_decay) continue;
-    fx_value bucket =
-        fx_graph_persistent(FX_AT(graph), "gradients", p->grad + begin, fx_type_1d(FX_F32, end - begin));
-    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, bucket, FX_REDUCE_SUM);
+    fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, gradients(p, graph, begin, end), FX_REDUCE_SUM);
     begin = end;
   }
   if (p->numel == p->num_decay) return;
-  fx_value rest = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + p->num_decay,
-                                      fx_type_1d(FX_F32, p->numel - p->num_decay));
-  fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, rest, FX_REDUCE_SUM);
+  fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, gradients(p, graph, p->num_decay, p->numel),
+                FX_REDUCE_SUM);
+}
+
+/* Loss and flags over data-parallel ranks; flags, which any rank may raise, over tensor-parallel ones too,
+ * where every rank has the same loss. */
+static fx_value record_signal(const fx_step_config *c, fx_graph *graph, fx_value signal, float *data) {
+  fx_comm *tp = c->model->share.tp.comm;
+  if (c->dp && c->dp->size > 1)
+    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
+  if (tp)
+    fx_all_reduce(FX_AT(graph), tp, FX_LANE_COMM_BULK,
+                  fx_graph_persistent(FX_AT(graph), "flags", data + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
+                  FX_REDUCE_SUM);
+  return signal;
 }
 
 static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
@@ -72,10 +102,9 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
     fx_store(FX_AT(graph),
              fx_graph_persistent(graph, "flags", results->signal + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
              fx_graph_input(graph, "flags"));
-  if (last && c->dp && c->dp->size > 1) {
-    record_reduction(c, graph);
-    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
-  }
+  if (last) record_tensor_reduction(c, graph);
+  if (last && c->dp && c->dp->size > 1) record_reduction(c, graph);
+  if (last) signal = record_signal(c, graph, signal, results->signal);
   if (last) fx_store(FX_AT(graph), fx_graph_persistent(graph, "results", results->loss, signal_type), signal);
   status = fx_graph_status(graph);
 free_values:
@@ -127,6 +156,27 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, int64_t begin
   fx_adamw(FX_AT(graph), &v, snapshot ? copies : NULL, attr);
 }
 
+/* The sum of squares of the whole model's gradient: each tensor-parallel rank counts what it owns. */
+static fx_value record_squares(const fx_step_config *c, fx_graph *graph) {
+  const fx_params *p = &c->model->params;
+  const fx_model_share *share = &c->model->share;
+  fx_value range[FX_MAX_SQUARES];
+  int count = 0;
+  if (!share->tp.comm) {
+    range[0] = gradients(p, graph, 0, p->numel);
+    return fx_squares(FX_AT(graph), range, 1);
+  }
+  for (int part = 0; part < 2; part++)
+    for (int g = 0; g < FX_GROUP_COUNT; g++) {
+      bool own = g == FX_GROUP_SHARDED || share->rank == 0 ||
+                 (g == FX_GROUP_SHARED_HEADS && share->rank % share->kv_ranks == 0);
+      int64_t begin = p->group_begin[part][g], end = p->group_begin[part][g + 1];
+      if (own && begin < end) range[count++] = gradients(p, graph, begin, end);
+    }
+  fx_value squares = fx_squares(FX_AT(graph), range, count);
+  return fx_all_reduce(FX_AT(graph), share->tp.comm, FX_LANE_COMM_CRITICAL, squares, FX_REDUCE_SUM);
+}
+
 static fx_status record_update(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
                                fx_graph *graph) {
   const fx_params *p = &c->model->params;
@@ -140,8 +190,8 @@ static fx_status record_update(const fx_step_config *c, const fx_step_results *r
   if (p->compute)
     fx_graph_persistent(FX_AT(graph), "compute weights", p->compute, fx_type_1d(FX_BF16, p->numel));
   if (snapshot) fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->numel));
-  fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, whole);
-  fx_value norm = fx_clip(FX_AT(graph), fx_squares(FX_AT(graph), &grad, 1),
+  gradients(p, graph, 0, p->numel);
+  fx_value norm = fx_clip(FX_AT(graph), record_squares(c, graph),
                           (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
   fx_store(FX_AT(graph), scalar(graph, "grad_norm", results->grad_norm), norm);
   record_adamw(c, graph, 0, p->num_decay, snapshot, norm, factor);
@@ -162,7 +212,7 @@ static fx_status record_eval(const fx_step_config *c, const fx_step_results *res
 
 static fx_status record_logits(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
   fx_model_values values = {NULL};
-  FX_ASSERT(results->logits);
+  FX_ASSERT(results->logits && !c->model->share.tp.comm);
   FX_TRY(fx_model_bind(c->model, graph, &values));
   fx_value hidden = fx_model_hidden(c->model, graph, &values, c->attention, false);
   fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,

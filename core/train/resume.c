@@ -40,7 +40,7 @@ static fx_status load(fx_trainer *run, const char *path) {
     FX_TRY_GOTO(fx_alloc_aligned(&copy, bytes), close_ckpt);
     memset(copy, 0, bytes); /* padding */
   }
-  FX_TRY_GOTO(fx_trainer_regions(run, copy, &list), close_ckpt);
+  FX_TRY_GOTO(fx_trainer_regions(run, copy, false, &list), close_ckpt);
   FX_TRY_GOTO(fx_ckpt_read(ckpt, list.region, list.count), close_ckpt);
   if (copy) FX_TRY_GOTO(fx_trainer_copy_state(run, copy, false), close_ckpt);
   const fx_ckpt_state *state = fx_ckpt_state_get(ckpt);

@@ -27,7 +27,7 @@ void fx_regions_fini(fx_region_list *list) {
   memset(list, 0, sizeof *list);
 }
 
-fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list) {
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool owned, fx_region_list *list) {
   const fx_params *params = &run->model->params;
   FX_ASSERT(copy || fx_params_on_host(params));
   const struct {
@@ -43,6 +43,7 @@ fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list 
   for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
     for (int64_t i = 0; i < params->num_params; i++) {
       const fx_param *p = &params->param[i];
+      if (owned && !p->owner) continue;
       fx_ckpt_region *region = &list->region[list->count];
       snprintf(list->path[list->count], FX_CKPT_PATH_BYTES, "%s%s", parts[k].prefix, p->name);
       *region = (fx_ckpt_region){.path = list->path[list->count], .dtype = FX_F32, .ndim = p->ndim};
@@ -52,6 +53,7 @@ fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list 
         region->count[d] = p->count[d];
       }
       region->data = fx_param_data(params, p, parts[k].flat);
+      region->pitch = fx_param_pitch(params, p);
       list->count++;
     }
   return FX_OK;
@@ -95,7 +97,7 @@ static fx_status begin(fx_trainer *run, float *snapshot) {
   saver->step = fx_trainer_iteration(run);
   saver->config_text = fx_config_print(run->config);
   fx_status status = saver->config_text ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory");
-  if (status == FX_OK) status = fx_trainer_regions(run, snapshot, &saver->regions);
+  if (status == FX_OK) status = fx_trainer_regions(run, snapshot, true, &saver->regions);
   if (status == FX_OK)
     status = note_failure(run, fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_begin, run));
   free(saver->config_text);

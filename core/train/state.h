@@ -80,12 +80,12 @@ fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double second
 fx_status fx_trainer_restore(fx_trainer *run);
 
 /* save.c. regions: of a copy [3 * numel] of the state (weights, both moments), or, on the host, of the live
- * one (NULL). copy_state: between such a copy and the state. save, start and finish are collective: the same
- * calls in the same steps on every rank. save: writes the present state and returns when it is a checkpoint.
- * start: after an update_snapshot, begins a save beside training. written: this rank's part is on disk.
- * finish: waits for the save in flight and completes it. abandon: local; waits for the thread and drops the
- * save (after an error elsewhere). */
-fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list);
+ * one (NULL); all that this rank holds, or only what it owns, which is what it saves. copy_state: between
+ * such a copy and the state. save, start and finish are collective: the same calls in the same steps on every
+ * rank. save: writes the present state and returns when it is a checkpoint. start: after an update_snapshot,
+ * begins a save beside training. written: this rank's part is on disk. finish: waits for the save in flight
+ * and completes it. abandon: local; waits for the thread and drops the save (after an error elsewhere). */
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool owned, fx_region_list *list);
 fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
 void fx_regions_fini(fx_region_list *list);
 fx_status fx_trainer_save(fx_trainer *run);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# 1, 2, 3 and 4 ranks under real mpirun, from a trained checkpoint, with unequal numbers of valid targets: losses within 1e-5
+# 1, 2, 3 and 4 ranks under real mpirun, as data-parallel and as tensor-parallel ones, from a trained checkpoint, with unequal numbers of valid targets: losses within 1e-5
 # at each of 20 steps, every named gradient's norm within 1e-5 plus 1e-7 of the global norm. Two controls, so that the
 # comparison could fail: another mask moves the losses by 100 times the tolerance, and so does a missing reduction's worth
 # of data (half a batch).
@@ -20,12 +20,27 @@ steps() { # steps OUT RANKS overrides...: 20 steps from the checkpoint
 for n in 1 2 3 4; do check "$n ranks run" steps "np$n" "$n"; done
 check "accumulation runs" steps whole 1 train.micro_batch_size=12
 check "eager runs" steps eager 3 runtime.mode=eager
+check "tensor parallelism runs" steps tp2 2 parallel.tensor=2
+check "tensor parallelism runs" steps tp2dp2 4 parallel.tensor=2
+check "tensor parallelism runs" steps tp4 4 parallel.tensor=4 # more ranks than key heads
+check "tensor parallelism runs" steps tp4whole 4 parallel.tensor=4 parallel.sequence=false
 check "control runs" steps mask 1 attention.variant=causal
 check "control runs" steps half 1 train.global_batch_size=6
 cat > "$TMP/compare.py" <<'P'
-import json, sys
+import glob, json, sys
 def load(name):
-    return [json.loads(l) for l in open(f"{sys.argv[1]}/{name}")]
+    """Steps; a rank's file has the sums of squares of its parts, and those of one name add up."""
+    steps = []
+    for path in sorted(glob.glob(f"{sys.argv[1]}/{name}.[0-9]*")):
+        lines = [json.loads(l) for l in open(path)]
+        steps = steps or [{"step": l["step"], "loss": l["loss"], "squares": {}} for l in lines]
+        for step, line in zip(steps, lines, strict=True):
+            assert step["loss"] == line["loss"], (path, "ranks see different losses")
+            for key, square in line["parts"]:
+                step["squares"][key] = step["squares"].get(key, 0.0) + square
+    for step in steps:
+        step["grads"] = {key: square ** 0.5 for key, square in step["squares"].items()}
+    return steps
 base = load("np1")
 assert len(base) == 20 and base[0]["step"] == 200, (len(base), base[0]["step"])
 def worst(name):
@@ -40,7 +55,7 @@ def worst(name):
             if excess > grad: grad, where = excess, f"{k} at step {a['step']}"
     return loss, grad, where
 bad = 0
-for name in ("np2", "np3", "np4", "whole", "eager"):
+for name in ("np2", "np3", "np4", "whole", "eager", "tp2", "tp2dp2", "tp4", "tp4whole"):
     loss, grad, where = worst(name)
     print(f"{name}: losses within {loss:.2e}, gradient norms at {grad:.3f} of the tolerance ({where})")
     bad += loss > 1e-5 or grad > 1
