@@ -228,6 +228,12 @@ static fx_status create(const fx_config *config, fx_device *device, const fx_top
   model->params.weights_only = weights_only;
   model->params.device = device;
   model->params.dtype = device ? fx_model_dtype(config, device->backend) : FX_F32;
+  model->params.bucket_elements = config->parallel.bucket_elements;
+  if (topology && topology->comm.dp_cp->size > 1) {
+    model->params.zero = (int)config->parallel.zero;
+    model->params.zero_rank = topology->comm.dp_cp->rank;
+    model->params.zero_size = topology->comm.dp_cp->size;
+  }
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, 128) * 128;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
