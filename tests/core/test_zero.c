@@ -326,6 +326,105 @@ static void plans_are_as_meant(void) {
   CHECK_HAS(two.ledger, "dp_cp#4 reduce_scatter sum float32 x ");
 }
 
+/* ---- masters apart from the weights that kernels read ---- */
+
+enum { UPDATES = 3 };
+
+/* By parameter and its elements, so that layouts can be compared. */
+typedef struct state {
+  float *weight; /* masters of all ranks */
+  uint16_t *compute;
+  int64_t numel;
+} state;
+
+typedef struct packed_job {
+  int zero;
+  state out;
+  pthread_mutex_t mutex;
+} packed_job;
+
+static void fill_gradient(const fx_params *p, int64_t step) {
+  for (int64_t i = 0; i < p->num_params; i++) {
+    fx_zero_range mine = fx_zero_range_of(p, &p->param[i]);
+    float *all = malloc((size_t)fx_param_numel(&p->param[i]) * sizeof *all);
+    fx_fill_normal(all, fx_param_numel(&p->param[i]), (uint64_t)(100 * step + i), 0.1f);
+    memcpy(p->grad + mine.packed, all + mine.begin, (size_t)mine.count * sizeof *all);
+    free(all);
+  }
+}
+
+static void collect(const fx_params *p, int rank, state *out) {
+  int64_t total = 0, at = 0;
+  for (int64_t i = 0; i < p->num_params; i++) total += fx_param_numel(&p->param[i]);
+  if (!out->weight) {
+    out->weight = calloc((size_t)total, sizeof *out->weight);
+    out->compute = calloc((size_t)total, sizeof *out->compute);
+    out->numel = total;
+  }
+  for (int64_t i = 0; i < p->num_params; at += fx_param_numel(&p->param[i++])) {
+    fx_zero_range mine = fx_zero_range_of(p, &p->param[i]);
+    memcpy(out->weight + at + mine.begin, p->weight + mine.master, (size_t)mine.count * sizeof(float));
+    const uint16_t *compute = p->compute + fx_param_offset(p, &p->param[i]);
+    size_t bytes = (size_t)fx_param_numel(&p->param[i]) * sizeof *compute;
+    if (rank == 0) memcpy(out->compute + at, compute, bytes);
+    CHECK_MSG(rank == 0 || memcmp(out->compute + at, compute, bytes) == 0, "ranks 0 and %d have another %s",
+              rank, p->param[i].name);
+  }
+}
+
+/* The model is a GPU's, in bfloat16, its memory and the plans that it runs here a CPU's. */
+static fx_status packed_rank(fx_control *control, void *ctx) {
+  static const fx_phase phases[] = {FX_PHASE_UPDATE, FX_PHASE_REFRESH, FX_PHASE_GATHER};
+  packed_job *job = ctx;
+  fixture f;
+  fx_topology *topology = NULL;
+  char yaml[1024];
+  FX_TRY(fx_topology_create(control, 1, 1, &topology));
+  snprintf(yaml, sizeof yaml,
+           "%sparallel: {zero: %d, bucket_elements: 5000}\noptimizer: {stochastic_rounding: true}\n", g_small,
+           job->zero);
+  pthread_mutex_lock(&job->mutex);
+  bool ready = fixture_init(&f, yaml, B, T, (fixture_options){.topology = topology, .pretend_cuda = true});
+  f.device->backend = FX_BACKEND_CPU;
+  const fx_params *p = &f.model->params;
+  ready = ready && CHECK(p->compute && (job->zero == 0 || p->num_own < p->numel)) &&
+          fixture_prepare(&f, phases, job->zero ? 3 : 2);
+  f.device->backend = FX_BACKEND_CUDA; /* the masters are not the host's */
+  fx_status status = ready ? fx_params_initialize(&f.model->params, 3) : FX_ERR_INTERNAL;
+  f.device->backend = FX_BACKEND_CPU;
+  pthread_mutex_unlock(&job->mutex);
+  if (status == FX_OK) status = fx_stepper_refresh(f.stepper);
+  for (int64_t step = 1; step <= UPDATES && status == FX_OK; step++) {
+    fill_gradient(p, step);
+    fixture_optimizer(&f, 1e-2f, step);
+    status = fx_stepper_run(f.stepper, FX_PHASE_UPDATE, 0);
+  }
+  if (job->zero && status == FX_OK) status = fx_stepper_run(f.stepper, FX_PHASE_GATHER, 0);
+  for (int rank = 0; rank < control->size && status == FX_OK; rank++) {
+    status = fx_control_barrier(control, 60000);
+    if (rank == control->rank) collect(p, rank, &job->out);
+  }
+  fixture_fini(&f);
+  fx_topology_destroy(topology);
+  return status;
+}
+
+static void masters_packed(void) {
+  packed_job one = {0}, three = {.zero = 2};
+  pthread_mutex_init(&one.mutex, NULL);
+  pthread_mutex_init(&three.mutex, NULL);
+  if (CHECK_OK(fx_local_run(1, packed_rank, &one)) && CHECK_OK(fx_local_run(3, packed_rank, &three))) {
+    CHECK_INT(one.out.numel, three.out.numel);
+    CHECK(memcmp(one.out.weight, three.out.weight, (size_t)one.out.numel * sizeof(float)) == 0);
+    CHECK(memcmp(one.out.compute, three.out.compute, (size_t)one.out.numel * sizeof(uint16_t)) == 0);
+    int64_t rounded = 0; /* not all to the nearest: the masters say more than the copy */
+    for (int64_t i = 0; i < one.out.numel; i++)
+      rounded += fx_f32_to_bf16(one.out.weight[i]) != one.out.compute[i];
+    CHECK_MSG(rounded > one.out.numel / 10, "%lld of %lld", (long long)rounded, (long long)one.out.numel);
+  }
+  free(one.out.weight), free(one.out.compute), free(three.out.weight), free(three.out.compute);
+}
+
 static const fx_test tests[] = {{"2, 3, 4, 8 ranks, zero 0, 1, 2: losses, norms, bits", layouts_agree},
                                 {"control: another batch is seen", another_batch_is_seen},
                                 {"eager = replay", eager_is_replay},
@@ -333,5 +432,6 @@ static const fx_test tests[] = {{"2, 3, 4, 8 ranks, zero 0, 1, 2: losses, norms,
                                 {"a run goes on under another layout", goes_on_under_another_layout},
                                 {"saves beside training", snapshots_are_the_state},
                                 {"control: a lost gather is seen", a_lost_gather_is_seen},
-                                {"plans: gathers, reductions, no copies", plans_are_as_meant}};
+                                {"plans: gathers, reductions, no copies", plans_are_as_meant},
+                                {"bfloat16: packed masters, stochastic rounding", masters_packed}};
 FX_TEST_MAIN("zero", tests)
