@@ -8,6 +8,12 @@
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"
+#include "parallel/zero.h"
+
+enum {
+  GRAIN = FX_ALIGN / sizeof(float),
+  DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */
+};
 
 fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int32_t *index) {
   FX_TRY(fx_grow(&params->storage, &params->storage_capacity, params->num_storages + 1,
@@ -46,35 +52,84 @@ static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **o
   return FX_OK;
 }
 
-static void lay_out(fx_params *params) {
-  int64_t placed = 0;
-  params->numel = 0;
-  for (int part = 0; part < 2; part++) {
-    for (int group = 0; group < FX_GROUP_COUNT; group++) {
-      params->group_begin[part][group] = params->numel;
-      for (int64_t s = params->num_storages - 1; s >= 0; s--) {
-        fx_param_storage *storage = &params->storage[s];
-        if (storage->decay != (part == 0) || storage->group != (fx_param_group)group) continue;
-        storage->offset = params->numel;
-        params->order[placed++] = (int32_t)s;
-        params->numel +=
-            (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), FX_ALIGN / sizeof(float));
-      }
-    }
-    params->group_begin[part][FX_GROUP_COUNT] = params->numel;
-    if (part == 0) params->num_decay = params->numel;
+typedef enum part { PART_BUCKETS, PART_DECAY, PART_REST } part;
+
+static part part_of(const fx_param_storage *storage) {
+  if (!storage->decay) return PART_REST;
+  return storage->compute && storage->group == FX_GROUP_SHARDED ? PART_BUCKETS : PART_DECAY;
+}
+
+/* Ends the bucket that the layout has come to. */
+static fx_status close_bucket(fx_params *params, int64_t *begin, int64_t *place) {
+  FX_TRY(fx_grow(&params->bucket, &params->bucket_capacity, params->num_buckets + 1, sizeof *params->bucket));
+  fx_param_bucket *bucket = &params->bucket[params->num_buckets++];
+  size_t unit = GRAIN * (size_t)(params->zero ? params->zero_size : 1);
+  *bucket = (fx_param_bucket){*begin, *begin + (int64_t)fx_align_up((size_t)(params->numel - *begin), unit),
+                              *place};
+  *place += params->numel - *begin;
+  *begin = params->numel = bucket->end;
+  return FX_OK;
+}
+
+static void place_storage(fx_params *params, fx_param_storage *storage) {
+  storage->offset = params->numel;
+  params->numel += (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), GRAIN);
+}
+
+static fx_status lay_out_buckets(fx_params *params) {
+  int64_t begin = 0, place = 0, storages = 0;
+  int64_t want = params->bucket_elements ? params->bucket_elements : DEFAULT_BUCKET;
+  for (int64_t s = params->num_storages - 1; s >= 0; s--) {
+    if (part_of(&params->storage[s]) != PART_BUCKETS) continue;
+    place_storage(params, &params->storage[s]);
+    storages++;
+    if (params->numel - begin < want && storages < FX_BUCKET_STORAGES) continue;
+    FX_TRY(close_bucket(params, &begin, &place));
+    storages = 0;
   }
+  if (params->numel > begin) FX_TRY(close_bucket(params, &begin, &place));
+  params->num_sharded = params->numel;
+  params->num_padding = params->numel - place;
+  return FX_OK;
+}
+
+static void lay_out_groups(fx_params *params, part p, int64_t begin[FX_GROUP_COUNT + 1]) {
+  for (int group = 0; group < FX_GROUP_COUNT; group++) {
+    begin[group] = params->numel;
+    for (int64_t s = params->num_storages - 1; s >= 0; s--)
+      if (part_of(&params->storage[s]) == p && params->storage[s].group == (fx_param_group)group)
+        place_storage(params, &params->storage[s]);
+  }
+  begin[FX_GROUP_COUNT] = params->numel;
+}
+
+static fx_status lay_out(fx_params *params) {
+  params->numel = params->num_buckets = 0;
+  FX_TRY(lay_out_buckets(params));
+  lay_out_groups(params, PART_DECAY, params->group_begin[0]);
+  params->num_decay = params->numel;
+  lay_out_groups(params, PART_REST, params->group_begin[1]);
+  params->num_own = params->numel;
+  if (params->zero)
+    params->num_own = params->num_sharded / params->zero_size + params->numel - params->num_sharded;
+  return FX_OK;
 }
 
 fx_status fx_params_allocate(fx_params *params) {
-  FX_TRY(fx_calloc(&params->order, (size_t)params->num_storages, sizeof *params->order));
-  lay_out(params);
-  float **flats[] = {&params->weight, &params->grad, &params->exp_avg, &params->exp_avg_sq};
-  size_t count = params->weights_only ? 1 : sizeof flats / sizeof flats[0];
+  FX_TRY(lay_out(params));
+  const struct {
+    float **flat;
+    int64_t count;
+  } flats[] = {{&params->weight, params->dtype == FX_BF16 ? params->num_own : params->numel},
+               {&params->grad, params->num_own},
+               {&params->exp_avg, params->num_own},
+               {&params->exp_avg_sq, params->num_own},
+               {&params->grad_whole, params->num_sharded}};
+  size_t count = params->weights_only ? 1 : params->zero == 1 ? 5 : 4;
   for (size_t i = 0; i < count; i++) {
     void *memory = NULL;
-    FX_TRY(allocate_zeroed(params, (size_t)params->numel * sizeof(float), &memory));
-    *flats[i] = memory;
+    FX_TRY(allocate_zeroed(params, (size_t)flats[i].count * sizeof(float), &memory));
+    *flats[i].flat = memory;
   }
   if (params->dtype == FX_BF16) {
     void *memory = NULL;
@@ -88,8 +143,9 @@ bool fx_params_on_host(const fx_params *params) {
   return !params->device || params->device->backend == FX_BACKEND_CPU;
 }
 
-static fx_status copy_flat(const fx_params *params, void *to, const void *from) {
-  size_t bytes = (size_t)params->numel * sizeof(float);
+static fx_status copy_flat(const fx_params *params, const float *flat, void *to, const void *from) {
+  bool whole = flat == params->weight && !params->compute;
+  size_t bytes = (size_t)(whole ? params->numel : params->num_own) * sizeof(float);
   if (!params->device) {
     memcpy(to, from, bytes);
     return FX_OK;
@@ -99,11 +155,11 @@ static fx_status copy_flat(const fx_params *params, void *to, const void *from) 
 }
 
 fx_status fx_params_download(const fx_params *params, const float *flat, float *host) {
-  return copy_flat(params, host, flat);
+  return copy_flat(params, flat, host, flat);
 }
 
 fx_status fx_params_upload(const fx_params *params, float *flat, const float *host) {
-  return copy_flat(params, flat, host);
+  return copy_flat(params, flat, flat, host);
 }
 
 /* Normal numbers 4 block .. 4 block + 3 of a tensor: Box-Muller on one Philox block. */
@@ -155,6 +211,7 @@ fx_status fx_params_initialize(fx_params *params, uint64_t seed) {
   }
   for (int64_t i = 0; i < params->num_params; i++) initialize_param(params, &params->param[i], seed, weight);
   if (weight != params->weight) {
+    if (params->compute) fx_zero_pack(params, weight);
     status = fx_params_upload(params, params->weight, weight);
     free(weight);
   }
@@ -162,7 +219,8 @@ fx_status fx_params_initialize(fx_params *params, uint64_t seed) {
 }
 
 void fx_params_fini(fx_params *params) {
-  void *buffers[] = {params->weight, params->grad, params->exp_avg, params->exp_avg_sq, params->compute};
+  void *buffers[] = {params->weight,     params->grad,    params->exp_avg,
+                     params->exp_avg_sq, params->compute, params->grad_whole};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
     if (params->device)
       fx_device_release(params->device, buffers[i]);
@@ -170,7 +228,7 @@ void fx_params_fini(fx_params *params) {
       free(buffers[i]);
   free(params->param);
   free(params->storage);
-  free(params->order);
+  free(params->bucket);
   memset(params, 0, sizeof *params);
 }
 
@@ -179,9 +237,12 @@ int64_t fx_param_pitch(const fx_params *params, const fx_param *param) {
   return type->ndim == 2 ? type->dim[1] : 1;
 }
 
+int64_t fx_param_offset(const fx_params *params, const fx_param *param) {
+  return params->storage[param->storage].offset + param->row * fx_param_pitch(params, param) + param->col;
+}
+
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat) {
-  return flat + params->storage[param->storage].offset + param->row * fx_param_pitch(params, param) +
-         param->col;
+  return flat + fx_param_offset(params, param);
 }
 
 int64_t fx_param_numel(const fx_param *param) {

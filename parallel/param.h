@@ -58,22 +58,41 @@ typedef struct fx_param_storage {
   bool compute; /* kernels of the model read it in the compute type: matrices, their biases */
 } fx_param_storage;
 
+/* Storages that decay, that kernels read in the compute type and that tensor-parallel ranks do not share come
+ * first in the flat layout, in buckets:
+ * what data-parallel collectives carry at a time, and what ZeRO cuts (zero.h). */
+enum { FX_BUCKET_STORAGES = 9 }; /* in a bucket at most */
+typedef struct fx_param_bucket {
+  int64_t begin, end; /* of the flat layout: whole storages, then padding to a multiple of 16 a rank */
+  int64_t place;      /* where it would begin without that padding, which is the same in every layout */
+} fx_param_bucket;
+
 typedef struct fx_params {
   fx_param *param;
   int64_t num_params, param_capacity;
   fx_param_storage *storage;
   int64_t num_storages, storage_capacity;
-  int32_t *order; /* [num_storages]: storages by offset, owned */
-  int64_t numel;  /* elements of each flat buffer; [0, num_decay) decays */
+  int64_t numel; /* elements of each flat buffer; [0, num_decay) decays */
   int64_t num_decay;
-  /* Each part of the flat buffers, the decaying one (0) and the rest (1), is laid out group by group: group g
-   * of part p is [group_begin[p][g], group_begin[p][g + 1]). */
+  fx_param_bucket *bucket;
+  int64_t num_buckets, bucket_capacity;
+  int64_t bucket_elements;  /* set before fx_params_allocate: of a bucket, about; 0: the default */
+  int zero;                 /* set before fx_params_allocate, as the next two: the stage of ZeRO, 0: none */
+  int zero_rank, zero_size; /* this rank among those that share the state; zero_size 0: alone */
+  int64_t num_sharded;      /* elements [0, num_sharded) lie in buckets */
+  int64_t num_padding;      /* among them, of buckets */
+  int64_t num_own;          /* elements of the buffers of this rank's state; numel without ZeRO */
+  /* Behind the buckets, what decays (0) and the rest (1) are laid out group by group: group g of part p is
+   * [group_begin[p][g], group_begin[p][g + 1]). Buckets hold FX_GROUP_SHARDED alone. */
   int64_t group_begin[2][FX_GROUP_COUNT + 1];
   bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
   fx_device *device; /* set before fx_params_allocate: the buffers are memory of this device; NULL: plain
                         memory of the host */
   fx_dtype dtype;    /* set before fx_params_allocate: FX_BF16 adds the compute copy; else FX_F32 (0) */
-  float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned; fp32 masters */
+  float *weight, *grad, *exp_avg,
+      *exp_avg_sq;   /* flat buffers, owned; fp32 masters. Under ZeRO packed,
+[num_own]; but weight stays [numel] where kernels read it, that is without `compute` */
+  float *grad_whole; /* ZeRO 1: [num_sharded], this rank's gradients before they are summed; else NULL */
   uint16_t *compute; /* bfloat16 copy of the weights in the same layout, or NULL; who changes weights sees to
                         it: adamw, and a plan that casts them after they were filled */
 } fx_params;
@@ -85,22 +104,25 @@ fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, in
                         const int64_t *dim, fx_init_kind init, double init_std);
 /* Declares a part as described; those of one name in order, from part 0. */
 fx_status fx_params_add_part(fx_params *params, const fx_param *part);
-/* Lays storages out (decaying ones first; group by group; inside a group in reverse order of declaration, so
- * that gradients become ready from the front), allocates the zeroed buffers. */
+/* Lays storages out (those in buckets first, then others that decay, then the rest; group by group; inside a
+ * group in reverse order of declaration, so that gradients become ready from the front), allocates the zeroed
+ * buffers. */
 fx_status fx_params_allocate(fx_params *params);
 /* Fills the weights: element i of a normal parameter is drawn by Philox(seed, name, its global index), so any
  * layout starts from the same numbers. */
 fx_status fx_params_initialize(fx_params *params, uint64_t seed);
-/* Copies all of a flat fp32 buffer to or from numel floats of the host; returns when it is done. */
+/* Copies all of a flat fp32 buffer to or from floats of the host (num_own of them but for whole weights,
+ * numel); returns when it is done. */
 fx_status fx_params_download(const fx_params *params, const float *flat, float *host);
 fx_status fx_params_upload(const fx_params *params, float *flat, const float *host);
 /* Whether the host may read and write the flat buffers itself. */
 bool fx_params_on_host(const fx_params *params);
 void fx_params_fini(fx_params *params);
 
-/* Address of a parameter's local part in one of the flat buffers, and the elements from one of its rows to
- * the next. */
+/* Address of a parameter's local part in one of the whole flat buffers, the same in elements, and the
+ * elements from one of its rows to the next. */
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat);
+int64_t fx_param_offset(const fx_params *params, const fx_param *param);
 int64_t fx_param_pitch(const fx_params *params, const fx_param *param);
 int64_t fx_param_numel(const fx_param *param);                             /* local */
 const fx_param *fx_params_find(const fx_params *params, const char *name); /* part 0; NULL when absent */

@@ -105,6 +105,7 @@ typedef struct fx_config_parallel {
   bool sequence;
   int64_t context;
   int64_t zero;
+  int64_t bucket_elements;
 } fx_config_parallel;
 
 typedef struct fx_config_data {

@@ -19,7 +19,7 @@ static const struct {
   const char *advice;
 } unavailable[] = {
     {"parallel.context", 1, "parallel.context=1"},
-    {"parallel.zero", 0, "parallel.zero=0"},
+    {"parallel.zero", 2, "parallel.zero=2"},
 };
 
 static int weight(const fx_config *cfg, const char *key) {

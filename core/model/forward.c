@@ -12,11 +12,13 @@
 #include "dynamo_rt/ops/norm.h"
 #include "dynamo_rt/ops/rope.h"
 #include "parallel/vocab_parallel.h"
+#include "parallel/zero.h"
 
 fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values *out) {
   const fx_params *params = &model->params;
   FX_TRY(fx_calloc(&out->weight, (size_t)params->num_storages, sizeof *out->weight));
-  fx_graph_persistent(FX_AT(graph), "weights", params->weight, fx_type_1d(FX_F32, params->numel));
+  int64_t numel = params->compute ? params->num_own : params->numel;
+  fx_graph_persistent(FX_AT(graph), "weights", params->weight, fx_type_1d(FX_F32, numel));
   if (params->compute)
     fx_graph_persistent(FX_AT(graph), "compute weights", params->compute, fx_type_1d(FX_BF16, params->numel));
   for (int64_t s = 0; s < params->num_storages; s++) {
@@ -26,7 +28,9 @@ fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values 
       type.dtype = FX_BF16;
       out->weight[s] = fx_graph_persistent(graph, "compute weights", params->compute + storage->offset, type);
     } else {
-      out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + storage->offset, type);
+      int64_t offset = storage->offset;
+      if (offset >= params->num_sharded) offset = fx_zero_weight_rest(params, offset);
+      out->weight[s] = fx_graph_persistent(graph, "weights", params->weight + offset, type);
     }
   }
   return fx_graph_status(graph);

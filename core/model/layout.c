@@ -361,6 +361,12 @@ static fx_status create(const fx_config *config, fx_device *device, const fx_top
   model->share = share_of(config, topology);
   int64_t block = 128 * model->share.ranks;
   model->padded_vocab = fx_ceil_div(config->model.vocab_size, block) * block;
+  model->params.bucket_elements = config->parallel.bucket_elements;
+  if (topology && topology->comm.dp_cp && topology->comm.dp_cp->size > 1) {
+    model->params.zero = (int)config->parallel.zero;
+    model->params.zero_rank = topology->comm.dp_cp->rank;
+    model->params.zero_size = topology->comm.dp_cp->size;
+  }
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&model->layers, (size_t)config->model.num_hidden_layers, sizeof *model->layers),
               destroy_model);

@@ -32,7 +32,7 @@ static fx_status load(fx_trainer *run, const char *path) {
   fx_ckpt *ckpt = NULL;
   fx_region_list list = {0};
   const fx_params *params = &run->model->params;
-  size_t bytes = 3 * (size_t)params->numel * sizeof(float);
+  size_t bytes = 3 * (size_t)params->num_own * sizeof(float);
   float *copy = NULL; /* of a state that the host cannot touch */
   fx_status status = FX_OK;
   FX_TRY(fx_ckpt_open(path, &ckpt));

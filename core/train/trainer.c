@@ -130,6 +130,7 @@ static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT])
   phases[count++] = FX_PHASE_UPDATE;
   if (run->snapshot) phases[count++] = FX_PHASE_UPDATE_SNAPSHOT;
   if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;
+  if (run->model->params.zero) phases[count++] = FX_PHASE_GATHER;
   return count;
 }
 
@@ -244,6 +245,9 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run,
                                    fx_model_create_on(run->config, run->device, run->topology, &run->model)));
+  if (run->model->params.zero)
+    snprintf(run->topology_text + strlen(run->topology_text),
+             sizeof run->topology_text - strlen(run->topology_text), " zero:%d", run->model->params.zero);
   run->peak_flops = run->device->backend == FX_BACKEND_CPU
                         ? 0
                         : fx_device_peak(run->device->name, run->model->params.dtype);
@@ -323,6 +327,7 @@ static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
   int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
   double mine[2] = {0, 0}, total[2] = {0, 0};
+  if (run->model->params.zero) FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_GATHER, 0));
   for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {
     int64_t valid = 0;
     FX_TRY(fx_pipeline_valid_batch(run->pipeline, i, run->inputs, 0, &valid));

@@ -32,6 +32,10 @@ fx_value fx_slice_rows(fx_graph *graph, fx_value x, int64_t first, int64_t count
  */
 fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count);
 
+/* One flat buffer [n] F32 of contiguous parts, part i at element offsets[i]; at most FX_MAX_IN of them, and
+ * together they fill it. The fold pass makes the producer of a part write in its place where it can. */
+fx_value fx_join(fx_graph *graph, const fx_value *parts, const int64_t *offsets, int count, int64_t n);
+
 /* The column of a slice made by fx_slice_heads, -1 when node is none. */
 int64_t fx_slice_column(const fx_node *node);
 

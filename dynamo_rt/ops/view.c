@@ -264,3 +264,16 @@ fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count) {
   }
   return graph->status == FX_OK ? parts[0] : FX_NONE;
 }
+
+fx_value fx_join(fx_graph *graph, const fx_value *parts, const int64_t *offsets, int count, int64_t n) {
+  fx_value in[FX_MAX_IN];
+  for (int i = 0; i < FX_MAX_IN; i++) in[i] = i < count ? fx_copy(graph, parts[i]) : FX_NONE;
+  assemble_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.type = fx_type_1d(FX_F32, n);
+  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  for (int i = 0; i < count && whole != FX_NONE; i++)
+    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[whole].storage,
+                           offsets[i] * (int64_t)sizeof(float));
+  return whole;
+}

@@ -165,7 +165,6 @@ static void relations(void) {
        {"train.micro_batch_size=1 x train.seq_length=130 rows are not a multiple of parallel.tensor=4",
         "parallel.sequence=false"}},
       {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
-      {"parallel: {zero: 1}\n", ":1:18", {"parallel.zero=1 is not available yet"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;
@@ -319,7 +318,6 @@ static void override_errors(void) {
        "windw=3: attention.variant=causal takes no parameter attention.params.windw"},
       {"optimizer.lr=1e-5",
        "command line: optimizer.lr=1e-5: optimizer.min_lr=0.001 is above optimizer.lr=1e-05"},
-      {"parallel.zero=1", "command line: parallel.zero=1: parallel.zero=1 is not available yet"},
       {"model.name=\"a\nb\"z", "command line: model.name=\"a?b\"z: not valid YAML"},
   };
   const char *path = fx_temp_file(fx_temp_dir(), "lr.yaml", "optimizer: {min_lr: 0.001}\n");
