@@ -147,14 +147,17 @@ struct dropout_params {
   i64 rows, cols, length;
 };
 
-/* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. */
-KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y, dropout_params d) {
+/* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. blocks:
+ * position of every 128 rows of a sample, or null. */
+KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
+                      dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, wide = vectors ? VEC / 4 : 1, width = quads / wide, n = d.rows * width;
   u64 step = (u64)*iteration;
   for (i64 k = grid_index(); k < n; k += grid_stride()) {
     i64 r = k / width, q = (k - r * width) * wide, sample = r / d.length;
-    u64 index = ((u64)ordinal[sample] << 40) + (u64)((r - sample * d.length) * quads + q);
+    i64 t = r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
+    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads + q);
     if (vectors) {
       float u[VEC];
       unpack(load_vector(x + r * d.cols + 4 * q), u);

@@ -195,7 +195,7 @@ typedef struct dropout_params { /* of embedding.cu */
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
-  void *y = args->out[0]->data;
+  void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
   dropout_params d = {.seed = attr->seed,
                       .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
                       .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
@@ -204,5 +204,5 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
                       .cols = fx_type_cols(&args->in[0]->type),
                       .length = args->in[0]->type.dim[1]};
   return fx_cuda_run_flat(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows * d.cols,
-                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &d));
+                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
 }
