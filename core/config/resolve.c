@@ -19,7 +19,6 @@ static const struct {
   const char *advice;
 } unavailable[] = {
     {"parallel.tensor", 1, "parallel.tensor=1"},
-    {"parallel.context", 1, "parallel.context=1"},
     {"parallel.zero", 0, "parallel.zero=0"},
 };
 
@@ -161,6 +160,20 @@ static fx_status check_available(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* A sequence is dealt to the context ranks in blocks of 128 positions, equally many each. */
+static fx_status check_context(const fx_config *cfg) {
+  long long ranks = cfg->parallel.context, length = cfg->train.seq_length;
+  if (cfg->parallel.context_exchange == FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL)
+    return conflict(cfg, "parallel.context_exchange", "parallel.context_exchange",
+                    "parallel.context_exchange=alltoall is not available yet; use ring, allgather or auto");
+  if (ranks > 1 && length % (128 * ranks) != 0)
+    return conflict(cfg, "train.seq_length", "parallel.context",
+                    "train.seq_length=%lld is not a multiple of 128 x parallel.context=%lld; set it to a "
+                    "multiple of %lld or lower parallel.context",
+                    length, ranks, 128 * ranks);
+  return FX_OK;
+}
+
 fx_status fx_config_resolve(fx_config *cfg) {
   FX_TRY(resolve_model(cfg));
   resolve_schedule(cfg);
@@ -168,6 +181,7 @@ fx_status fx_config_resolve(fx_config *cfg) {
   FX_TRY(check_model(cfg));
   FX_TRY(check_schedule(cfg));
   FX_TRY(check_available(cfg));
+  FX_TRY(check_context(cfg));
   FX_TRY(fx_specs_take_files(cfg));
   return fx_specs_check(cfg);
 }

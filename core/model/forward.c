@@ -45,6 +45,8 @@ typedef struct recorder {
   fx_attention_inputs inputs[FX_ATTENTION_MAX_KINDS]; /* of each kind, but for its parameters */
   float scale;
   fx_value rope_table, ordinal, iteration;
+  fx_comm *context; /* ranks that share the sequence, and the blocks of each; NULL: this rank alone */
+  fx_value blocks, my_blocks;
   uint64_t seed;
   bool dropout;
 } recorder;
@@ -68,7 +70,7 @@ static fx_value linear(const recorder *r, fx_value x, int32_t weight, int32_t bi
 static fx_value dropout(const recorder *r, fx_value x, const char *site) {
   if (!r->dropout) return x;
   fx_dropout_attr attr = {.seed = r->seed, .site = fx_hash64_text(site), .p = (float)r->m->dropout};
-  return fx_dropout(FX_AT(r->graph), x, r->ordinal, r->iteration, attr);
+  return fx_dropout_at(FX_AT(r->graph), x, r->ordinal, r->iteration, r->my_blocks, attr);
 }
 
 static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages *s, int32_t kind) {
@@ -85,7 +87,10 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   attr.scale = r->scale;
   inputs.sinks = weight_of(r, s->sinks);
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = weight_of(r, s->table[t]);
-  fx_value out = fx_flex_attention(FX_AT(r->graph), q, k, v, &inputs, attr, NULL);
+  fx_value out = r->context
+                     ? fx_context_attention(FX_AT(r->graph), r->context, FX_LANE_COMM_CRITICAL,
+                                            r->setup->exchange, q, k, v, r->blocks, &inputs, attr, NULL)
+                     : fx_flex_attention(FX_AT(r->graph), q, k, v, &inputs, attr, NULL);
   if (out == FX_NONE) return FX_NONE;
   const fx_type *type = fx_graph_type(r->graph, out);
   out = fx_reshape(FX_AT(r->graph), out, 3, (int64_t[]){type->dim[0], type->dim[1], H * D});
@@ -149,6 +154,13 @@ static void attention_fields(recorder *r) {
   }
 }
 
+static void context_fields(recorder *r, const fx_model *model) {
+  r->blocks = field(r, r->setup->blocks);
+  if (r->blocks == FX_NONE) return;
+  r->context = model->topology->comm.cp;
+  r->my_blocks = fx_context_blocks_of(FX_AT(r->graph), r->blocks, r->setup->rank, r->setup->ranks);
+}
+
 /* The nodes of the first layer of a kind. */
 typedef struct traced_layer {
   bool done;
@@ -191,9 +203,11 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
                 .setup = setup,
                 .scale = (float)(1.0 / sqrt((double)m->head_dim)),
                 .rope_table = FX_NONE,
+                .my_blocks = FX_NONE,
                 .seed = (uint64_t)model->config->train.seed,
                 .dropout = train && m->dropout > 0};
   attention_fields(&r);
+  context_fields(&r, model);
   if (r.dropout) {
     r.ordinal = fx_graph_input(FX_AT(graph), "sample_ordinal");
     r.iteration = fx_graph_input(FX_AT(graph), "iteration");

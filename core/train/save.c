@@ -86,8 +86,8 @@ static fx_status run_begin(void *arg, void *stream) {
                          .skipped = run->skipped,
                          .loss_scale = 1.0};
   return fx_ckpt_save_begin(run->job->control, run->config->checkpoint.dir, &state, saver->config_text,
-                            saver->regions.region, saver->regions.count, run->topology->dp_rank,
-                            run->topology->dp, &saver->writer);
+                            saver->regions.region, saver->regions.count, run->topology->comm.dp_cp->rank,
+                            run->topology->comm.dp_cp->size, &saver->writer);
 }
 
 static fx_status begin(fx_trainer *run, float *snapshot) {
