@@ -151,7 +151,13 @@ static void relations(void) {
        ":1:30",
        {"attention.variant=causal takes no parameter attention.params.window"}},
       {"parallel: {tensor: 2}\n", ":1:20", {"parallel.tensor=2 is not available yet"}},
-      {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
+      {"parallel: {context: 2}\ntrain: {seq_length: 384}\n",
+       ":2:21",
+       {"train.seq_length=384 is not a multiple of 128 x parallel.context=2", "multiple of 256"}},
+      {"parallel: {context_exchange: alltoall}\n",
+       ":1:30",
+       {"parallel.context_exchange=alltoall is not available yet", "ring, allgather or auto"}},
+      {"parallel: {context_exchange: rnig}\n", ":1:30", {"rnig", "ring"}},
       {"parallel: {zero: 1}\n", ":1:18", {"parallel.zero=1 is not available yet"}},
   };
   CHECK_BAD(rows);

@@ -46,7 +46,10 @@ case_of "unknown variant" 2 'attention.variant.*causal|causal.*attention.variant
 case_of "sliding window without a window" 2 'window' "${good[@]}" attention.variant=sliding_window
 case_of "zero is not there yet" 2 'parallel.zero' "${good[@]}" parallel.zero=1
 case_of "tensor parallelism is not there yet" 2 'parallel.tensor' "${good[@]}" parallel.tensor=2
-case_of "context parallelism is not there yet" 2 'parallel.context' "${good[@]}" parallel.context=2
+case_of "a sequence that context ranks cannot share" 2 'train.seq_length=128 .*256' "${good[@]}" parallel.context=2
+case_of "context ranks that are not there" 2 '1 ranks do not divide.*parallel.context=2' "${good[@]}" parallel.context=2 train.seq_length=256
+case_of "an exchange that does not exist" 2 'parallel.context_exchange.*(ring|allgather)' "${good[@]}" parallel.context_exchange=gossip
+case_of "all-to-all is not there yet" 2 'parallel.context_exchange=alltoall is not available yet' "${good[@]}" parallel.context_exchange=alltoall
 case_of "missing corpus" 3 'nowhere.txt' "${good[@]}" data.train=nowhere.txt
 case_of "empty corpus" 3 'empty.txt' "${good[@]}" data.train=empty.txt
 case_of "binary corpus" 3 'binary.bin' "${good[@]}" data.train=binary.bin
