@@ -3,7 +3,8 @@
 # 1, 2, 3 and 4 ranks under real mpirun, from a trained checkpoint, with unequal numbers of valid targets: losses within 1e-5
 # at each of 20 steps, every named gradient's norm within 1e-5 plus 1e-7 of the global norm. Two controls, so that the
 # comparison could fail: another mask moves the losses by 100 times the tolerance, and so does a missing reduction's worth
-# of data (half a batch).
+# of data (half a batch). And ranks that share sequences (parallel.context), by ring and by allgather, against one rank on
+# the same longer sequences.
 source "$(dirname "$0")/setup.bash"
 here=$FX_SOURCE_DIR/tests/integration
 python3 "$here/corpus.py" "$TMP/corpus.txt" 400 5
@@ -22,13 +23,20 @@ check "accumulation runs" steps whole 1 train.micro_batch_size=12
 check "eager runs" steps eager 3 runtime.mode=eager
 check "control runs" steps mask 1 attention.variant=causal
 check "control runs" steps half 1 train.global_batch_size=6
+long=(train.seq_length=512 train.global_batch_size=4)
+check "one rank on long sequences runs" steps long 1 "${long[@]}"
+check "2 context ranks, ring, run" steps ring2 2 "${long[@]}" parallel.context=2 parallel.context_exchange=ring
+check "2 context ranks, allgather, run" steps gather2 2 "${long[@]}" parallel.context=2 parallel.context_exchange=allgather
+check "2 x 2 ranks run" steps ring2x2 4 "${long[@]}" parallel.context=2 parallel.context_exchange=ring
+check "control runs" steps longmask 1 "${long[@]}" attention.variant=causal
 cat > "$TMP/compare.py" <<'P'
 import json, sys
 def load(name):
     return [json.loads(l) for l in open(f"{sys.argv[1]}/{name}")]
-base = load("np1")
+base, longer = load("np1"), load("long")
 assert len(base) == 20 and base[0]["step"] == 200, (len(base), base[0]["step"])
-def worst(name):
+assert len(longer) == 20, len(longer)
+def worst(name, base):
     other = load(name); assert len(other) == 20, name
     loss = max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in zip(base, other))
     grad, where = 0.0, ""
@@ -40,12 +48,13 @@ def worst(name):
             if excess > grad: grad, where = excess, f"{k} at step {a['step']}"
     return loss, grad, where
 bad = 0
-for name in ("np2", "np3", "np4", "whole", "eager"):
-    loss, grad, where = worst(name)
+several = [(n, base) for n in ("np2", "np3", "np4", "whole", "eager")] + [(n, longer) for n in ("ring2", "gather2", "ring2x2")]
+for name, one in several:
+    loss, grad, where = worst(name, one)
     print(f"{name}: losses within {loss:.2e}, gradient norms at {grad:.3f} of the tolerance ({where})")
     bad += loss > 1e-5 or grad > 1
-for name in ("mask", "half"):
-    loss = abs(base[0]["loss"] - load(name)[0]["loss"]) / base[0]["loss"]
+for name, one in (("mask", base), ("half", base), ("longmask", longer)):
+    loss = abs(one[0]["loss"] - load(name)[0]["loss"]) / one[0]["loss"]
     print(f"control {name}: the first loss moves by {loss:.2e}")
     bad += loss < 1e-3
 sys.exit(bad > 0)
