@@ -229,9 +229,9 @@ static void fill_input(const fx_attention_setup *setup, const fx_attention_batch
   }
 }
 
-/* The kind's buffers by number in its variant's pool, where they lie in the fields. */
-static void find_buffers(const fx_attention_setup *setup, const fx_attention_kind *kind, void *const *memory,
-                         const void **buffer) {
+void fx_attention_find_buffers(const fx_attention_setup *setup, int32_t index, void *const *memory,
+                               const void *buffer[FX_EX_MAX_BUFFERS]) {
+  const fx_attention_kind *kind = &setup->kind[index];
   const fx_flex_variant *flex = kind->flex;
   for (int32_t i = 0; i < FX_EX_MAX_BUFFERS; i++) buffer[i] = NULL;
   for (int32_t i = 0; i < flex->num_inputs; i++)
@@ -239,10 +239,11 @@ static void find_buffers(const fx_attention_setup *setup, const fx_attention_kin
         (const int32_t *)memory[kind->buffers] + fx_flex_blob_offset(flex, i, setup->B);
 }
 
-static fx_status fill_buffers(const fx_attention_setup *setup, const fx_attention_kind *kind,
-                              const fx_attention_batch *batch, void *const *memory, const void **buffer) {
+static fx_status fill_buffers(const fx_attention_setup *setup, int32_t index, const fx_attention_batch *batch,
+                              void *const *memory, const void **buffer) {
+  const fx_attention_kind *kind = &setup->kind[index];
   const fx_flex_variant *flex = kind->flex;
-  find_buffers(setup, kind, memory, buffer);
+  fx_attention_find_buffers(setup, index, memory, buffer);
   for (int32_t i = 0; i < flex->num_inputs; i++) {
     int32_t *out = (int32_t *)memory[kind->buffers] + fx_flex_blob_offset(flex, i, setup->B);
     fill_input(setup, batch, fx_ex_buffer_at(flex->variant->pool, flex->input[i].buffer)->name, out);
@@ -290,7 +291,7 @@ static fx_status fill_mask(const fx_attention_setup *setup, const fx_attention_k
 fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
                                  const fx_attention_batch *batch, void *const *memory, void *scratch) {
   const void *buffer[FX_EX_MAX_BUFFERS];
-  FX_TRY(fill_buffers(setup, &setup->kind[index], batch, memory, buffer));
+  FX_TRY(fill_buffers(setup, index, batch, memory, buffer));
   return fill_mask(setup, &setup->kind[index], buffer, memory, scratch);
 }
 
@@ -301,7 +302,7 @@ fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_
   const void *const *buffers[FX_ATTENTION_MAX_KINDS];
   for (int32_t i = 0; i < setup->num_kinds; i++) {
     buffers[i] = buffer[i];
-    FX_TRY(fill_buffers(setup, &setup->kind[i], batch, memory, buffer[i]));
+    FX_TRY(fill_buffers(setup, i, batch, memory, buffer[i]));
   }
   if (setup->blocks >= 0) FX_TRY(fx_context_assign(setup, buffers, memory[setup->blocks], scratch));
   for (int32_t i = 0; i < setup->num_kinds; i++)

@@ -84,6 +84,9 @@ fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_
 /* The fields of one kind only; for a setup of one rank. */
 fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
                                  const fx_attention_batch *batch, void *const *memory, void *scratch);
+/* Where a filled kind's buffers lie in memory[num_fields], by number in its variant's pool. */
+void fx_attention_find_buffers(const fx_attention_setup *setup, int32_t index, void *const *memory,
+                               const void *buffer[FX_EX_MAX_BUFFERS]);
 /* All kinds into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
 fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
                                  fx_inputs *inputs, int slot);
