@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
+ *
+ * A CTA is two warpgroups of 64 rows each and nobody else: a producer warp would cost a quarter of the registers
+ * of its part of the multiprocessor. The last of the eight warps that leaves a slot of the ring refills it, so
+ * nobody waits for anybody but for data. Which steps there are is found for 256 candidates at a time by all
+ * threads.
+ *
+ * The host defines FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a multiprocessor). */
+enum { THREADS = 256, WARPS = 8, BLOCK_ROWS = 128, COLUMN_BLOCKS = (FX_D + 63) / 64 };
+enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
+
+/* ---- barriers ---- */
+
+FX_DEVICE void barrier_init(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+FX_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+FX_DEVICE bool barrier_try(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+FX_DEVICE uint64_t nanoseconds(void) {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+/* A copy that never arrives is an error of the launch, not a GPU that hangs. */
+FX_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  if (barrier_try(barrier, parity)) return;
+  uint64_t begin = nanoseconds();
+  while (!barrier_try(barrier, parity))
+    if (nanoseconds() - begin > 2000000000ull) __trap();
+}
+
+/* ---- copies ---- */
+
+FX_DEVICE void copy_box(uint32_t to, const fx_flash_map *map, int32_t column, int32_t t, int32_t head, int32_t b,
+                        uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+               "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+               "l"(map), "r"(barrier), "r"(column), "r"(t), "r"(head), "r"(b)
+               : "memory");
+}
+FX_DEVICE void copy_words(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+/* `COUNT` rows of a head from t on, rows past the end as zeros: COUNT * COLUMN_BLOCKS * 128 bytes. One thread. */
+template <int COUNT>
+FX_DEVICE void copy_tile(uint32_t to, const fx_flash_map *map, int32_t b, int32_t head, int32_t t,
+                         uint32_t barrier) {
+#pragma unroll
+  for (int c = 0; c < COLUMN_BLOCKS; c++)
+#pragma unroll
+    for (int r = 0; r < COUNT / 64; r++)
+      copy_box(to + (c * (COUNT / 64) + r) * BOX, map, c * 64, t + r * 64, head, b, barrier);
+}
+enum { BLOCK_BYTES = BLOCK_ROWS * COLUMN_BLOCKS * 128, STEP_BYTES = FX_STEP * COLUMN_BLOCKS * 128 };
+
+/* The dynamic shared memory from a multiple of 1024 on. */
+FX_DEVICE uint32_t tiles_begin(const char *memory) {
+  return (shared_address(memory) + 1023) & ~1023u;
+}
+
+/* ---- the ring ---- */
+
+/* Slots of two kinds, RINGS x FX_STAGES: whether data is there, and how many warps are done with it. */
+enum { RINGS = 2 };
+typedef struct ring {
+  uint64_t full[RINGS][FX_STAGES], block;
+  int32_t left[RINGS][FX_STAGES];
+} ring;
+
+FX_DEVICE void ring_init(ring *r) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < RINGS; i++)
+      for (int s = 0; s < FX_STAGES; s++) barrier_init(shared_address(&r->full[i][s])), r->left[i][s] = 0;
+    barrier_init(shared_address(&r->block));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+}
+/* Step number `n` of the CTA uses slot n % FX_STAGES. */
+FX_DEVICE void ring_wait(const ring *r, int kind, int32_t n) {
+  barrier_wait(shared_address(&r->full[kind][n % FX_STAGES]), n / FX_STAGES & 1);
+}
+/* This warp has read step n's slot; true in the one thread that is to refill it. */
+FX_DEVICE bool ring_leave(ring *r, int kind, int32_t n) {
+  int32_t before = 0;
+  if (threadIdx.x % 32 == 0)
+    asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "r"(shared_address(&r->left[kind][n % FX_STAGES]))
+                 : "memory");
+  return threadIdx.x % 32 == 0 && before % WARPS == WARPS - 1;
+}
+
+/* ---- the steps of a CTA ---- */
+
+typedef struct step_list {
+  int32_t step[THREADS]; /* 2 * candidate + (it is full) */
+  int32_t warp[WARPS];
+} step_list;
+
+/* Keeps those of the threads' candidates that are not EMPTY, in order; returns how many. All threads call it,
+ * when nobody reads the former list any more. */
+FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
+  uint32_t kept = __ballot_sync(~0u, kind != EMPTY), lane = threadIdx.x % 32;
+  int32_t before = 0, all = 0;
+  if (lane == 0) list->warp[threadIdx.x / 32] = __popc(kept);
+  __syncthreads();
+  for (int32_t w = 0; w < WARPS; w++) {
+    if (w < (int32_t)threadIdx.x / 32) before += list->warp[w];
+    all += list->warp[w];
+  }
+  if (kind != EMPTY) list->step[before + __popc(kept & ((1u << lane) - 1))] = 2 * candidate + (kind == FULL);
+  __syncthreads();
+  return all;
+}
+
+/* What a run list says of key tile `tile` (of 64) for row block `block` (of 64). */
+FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t tile) {
+  int32_t count;
+  const int32_t *run = runs_of(args, b, h, block, &count);
+  for (; count > 0; count--, run += 3)
+    if (run[0] <= tile && tile < run[1]) return run[2];
+  return EMPTY;
+}
+
+/* The same of `rows` blocks and `keys` tiles together. */
+FX_DEVICE int listed_kind_of(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t rows,
+                             int32_t tile, int32_t keys) {
+  bool some = false, full = true;
+  for (int32_t r = block; r < block + rows && r * ROWS < args->T_q; r++)
+    for (int32_t k = tile; k < tile + keys; k++) {
+      int kind = listed_kind(args, b, h, r, k);
+      some |= kind != EMPTY, full &= kind == FULL;
+    }
+  return some ? full ? FULL : PARTIAL : EMPTY;
+}
+
+/* Keys of the 128 rows from `first` on by limits: some row sees [both[0], both[1]), all rows see [both[2],
+ * both[3]). All threads call it. */
+FX_DEVICE void block_span(const fx_flash_args *args, int32_t b, int32_t h, int32_t first, int32_t *both) {
+  if (threadIdx.x == 0) both[0] = both[3] = 0x7fffffff, both[1] = both[2] = 0;
+  __syncthreads();
+#if FX_R > 0
+  int32_t t = first + threadIdx.x;
+  if (threadIdx.x < BLOCK_ROWS && t < args->T_q) {
+    row_info row = row_load(args, b, h, t);
+#pragma unroll
+    for (int r = 0; r < FX_R; r++)
+      if (row.lo[r] < row.hi[r]) atomicMin(&both[0], row.lo[r]), atomicMax(&both[1], row.hi[r]);
+    atomicMax(&both[2], row.lo[0]), atomicMin(&both[3], row.hi[0]);
+  }
+#else
+  if (threadIdx.x == 0) both[0] = 0, both[1] = 0x7fffffff;
+#endif
+  __syncthreads();
+}
+
+/* What the block's rows see of the FX_STEP keys from `key` on; past the end PARTIAL at most. */
+FX_DEVICE int row_step_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, const int32_t *span,
+                            int32_t key) {
+  int kind = PARTIAL;
+  if (key >= args->T_kv) return EMPTY;
+  if (args->runs) {
+    kind = listed_kind_of(args, b, h, block, BLOCK_ROWS / ROWS, key / KEYS, FX_STEP / KEYS);
+  } else {
+    int32_t from = key + key_shift(args, key);
+    if (span[0] >= from + FX_STEP || from >= span[1]) return EMPTY;
+    if (!FX_ASK && span[2] <= from && from + FX_STEP <= span[3]) kind = FULL;
+  }
+  return kind == FULL && key + FX_STEP > args->T_kv ? PARTIAL : kind;
+}
