@@ -58,7 +58,9 @@ typedef struct fx_flash_map {
 
 /* The second argument of kernels that read by TMA. */
 typedef struct fx_flash_maps {
-  fx_flash_map q, k, v, dout; /* dout: backward */
+  fx_flash_map q, k, v;
+  fx_flash_map out;              /* forward */
+  fx_flash_map dout, dq, dk, dv; /* backward */
 } fx_flash_maps;
 
 #endif

@@ -85,12 +85,13 @@ static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const p
   for (int part = 0; part < FX_FLASH_PARTS; part++) {
     const fx_flash_plan *plan = plans[part];
     if (!plan) continue;
-    fprintf(out, "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define FX_CTAS %d\n",
-            part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas);
+    fprintf(out, "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define FX_CTAS %d\n"
+            "#define FX_GROUPS %d\n#define FX_TURNS %d\n",
+            part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns);
     append_file(out, "hopper_tile.cuh");
     if (backward) append_file(out, "hopper_pair.cuh");
     append_file(out, backward ? "hopper_bwd.cu" : "hopper_fwd.cu");
-    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n", out);
+    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef FX_TURNS\n", out);
   }
 }
 
@@ -261,8 +262,12 @@ static fx_status maps_of(const fx_flash_module *module, const fx_flash_args *arg
   FX_TRY(map_of(module, args, &args->q, args->T_q, args->H, &maps->q));
   FX_TRY(map_of(module, args, &args->k, args->T_kv, args->K, &maps->k));
   FX_TRY(map_of(module, args, &args->v, args->T_kv, args->K, &maps->v));
-  if (!args->dout.data) return FX_OK;
-  return map_of(module, args, &args->dout, args->T_q, args->H, &maps->dout);
+  if (module->id.pass == FX_FLASH_PARTIAL) return FX_OK; /* its out is a state in fp32 */
+  if (module->id.pass == FX_FLASH_FORWARD) return map_of(module, args, &args->out, args->T_q, args->H, &maps->out);
+  FX_TRY(map_of(module, args, &args->dout, args->T_q, args->H, &maps->dout));
+  FX_TRY(map_of(module, args, &args->dq, args->T_q, args->H, &maps->dq));
+  FX_TRY(map_of(module, args, &args->dk, args->T_kv, args->K, &maps->dk));
+  return map_of(module, args, &args->dv, args->T_kv, args->K, &maps->dv);
 }
 
 /* ---- launches ---- */
@@ -285,12 +290,13 @@ static fx_cuda_dim grid_of(int32_t length, int32_t size, int32_t heads, int32_t 
 
 fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
   launch_args all = {.flash = args};
-  if (!module->plan[FX_FLASH_FWD])
+  const fx_flash_plan *plan = module->plan[FX_FLASH_FWD];
+  if (!plan)
     return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
                   stream);
   FX_TRY(maps_of(module, args, &all.maps));
-  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_BLOCK, args->H, args->B), FX_FLASH_THREADS,
-                &all, stream);
+  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, plan->groups * 64, args->H, args->B),
+                (unsigned)plan->groups * 128, &all, stream);
 }
 
 fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
@@ -308,11 +314,13 @@ static fx_status backward_mma(const fx_flash_module *module, const launch_args *
 
 static fx_status backward_hopper(const fx_flash_module *module, launch_args *args, void *stream) {
   const fx_flash_args *flash = args->flash;
-  fx_cuda_dim keys = grid_of(flash->T_kv, FX_FLASH_BLOCK, flash->K, flash->B);
+  const fx_flash_plan *keys = module->plan[FX_FLASH_KEYS], *rows = module->plan[FX_FLASH_ROWS];
+  fx_cuda_dim grid = grid_of(flash->T_kv, keys->groups * 64, flash->K, flash->B);
   FX_TRY(maps_of(module, flash, &args->maps));
-  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){keys.y, keys.z, keys.x}, FX_FLASH_THREADS, args, stream));
-  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, FX_FLASH_BLOCK, flash->H, flash->B),
-                FX_FLASH_THREADS, args, stream);
+  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){grid.y, grid.z, grid.x}, (unsigned)keys->groups * 128,
+                args, stream));
+  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, rows->groups * 64, flash->H, flash->B),
+                (unsigned)rows->groups * 128, args, stream);
 }
 
 fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {

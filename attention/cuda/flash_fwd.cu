@@ -57,6 +57,20 @@ FX_DEVICE void softmax(forward_rows *rows, float (&s)[NB][4], float (&o)[DB][4])
   }
 }
 
+/* Normalised rows and their lse; t: the first of the lane's two rows. */
+FX_DEVICE void finish(const fx_flash_args *args, int32_t b, int32_t h, int32_t t, const forward_rows *rows,
+                      float (&o)[DB][4]) {
+  float inverse[2];
+  finish_rows(args, b, h, t, rows, inverse);
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    if (t + 8 * r >= args->T_q) continue;
+    elem *out = at(&args->out, b, h, t + 8 * r) + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < DB; n++) store_pair(out + n * 8, o[n][2 * r] * inverse[r], o[n][2 * r + 1] * inverse[r]);
+  }
+}
+
 FX_DEVICE void load_keys(const fx_flash_args *args, int32_t b, int32_t head, int32_t key, elem *k, elem *v) {
   load_tile<STEP>(k, &args->k, b, head, key, args->T_kv);
   load_tile<STEP>(v, &args->v, b, head, key, args->T_kv);

@@ -4,12 +4,13 @@
 #include <stddef.h>
 #include <string.h>
 
-/* {D, part, step, stages, CTAs}. D = 256 has no backward here: dK and dV of 64 keys would fill all registers. */
+/* {D, part, warpgroups, step, stages, CTAs, turns}. D = 256 has no backward here: dK and dV of 64 keys would fill
+ * all registers. */
 static const fx_flash_plan g_plans[] = {
-    {64, FX_FLASH_FWD, 64, 4, 2},    {64, FX_FLASH_KEYS, 64, 4, 1},   {64, FX_FLASH_ROWS, 128, 2, 1},
-    {96, FX_FLASH_FWD, 128, 2, 1},   {96, FX_FLASH_KEYS, 64, 2, 1},   {96, FX_FLASH_ROWS, 128, 2, 1},
-    {128, FX_FLASH_FWD, 128, 2, 1},  {128, FX_FLASH_KEYS, 64, 2, 1},  {128, FX_FLASH_ROWS, 128, 2, 1},
-    {256, FX_FLASH_FWD, 64, 2, 1},
+    {64, FX_FLASH_FWD, 1, 64, 2, 4, 0},   {64, FX_FLASH_KEYS, 1, 64, 3, 3, 0},  {64, FX_FLASH_ROWS, 1, 64, 2, 3, 0},
+    {96, FX_FLASH_FWD, 2, 128, 2, 1, 1},  {96, FX_FLASH_KEYS, 2, 64, 4, 1, 0},  {96, FX_FLASH_ROWS, 2, 128, 2, 1, 0},
+    {128, FX_FLASH_FWD, 2, 128, 2, 1, 1}, {128, FX_FLASH_KEYS, 2, 64, 4, 1, 0}, {128, FX_FLASH_ROWS, 2, 128, 2, 1, 0},
+    {256, FX_FLASH_FWD, 2, 64, 2, 1, 1},
 };
 
 static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
@@ -33,5 +34,5 @@ bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_pl
 /* Tiles are columns in blocks of 64, and begin at a multiple of 1024; the sums of hopper_*.cu. */
 unsigned fx_flash_plan_shared(const fx_flash_plan *plan) {
   int row = (plan->D + 63) / 64 * 128, blocks = plan->part == FX_FLASH_FWD ? 1 : 2;
-  return (unsigned)(1024 + (blocks * FX_FLASH_BLOCK + plan->stages * 2 * plan->step) * row);
+  return (unsigned)(1024 + (blocks * plan->groups * 64 + plan->stages * 2 * plan->step) * row);
 }

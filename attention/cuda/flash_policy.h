@@ -12,16 +12,16 @@ extern "C" {
 
 typedef enum fx_flash_part { FX_FLASH_FWD, FX_FLASH_KEYS, FX_FLASH_ROWS, FX_FLASH_PARTS } fx_flash_part;
 
-/* A kernel for wgmma: a CTA is a block of 128 rows (or keys) that passes over steps of the others. */
+/* A kernel for wgmma: a CTA is a block of rows (or keys), 64 a warpgroup, that passes over steps of the others. */
 typedef struct fx_flash_plan {
   int32_t D;
   fx_flash_part part;
+  int32_t groups; /* warpgroups of a CTA: 1 or 2 */
   int32_t step;   /* keys, in FX_FLASH_KEYS rows, of a step: 64 or 128 */
   int32_t stages; /* slots of the ring */
   int32_t ctas;   /* of a multiprocessor: bounds the registers */
+  int32_t turns;  /* 1: two warpgroups issue their products in turns; forward only */
 } fx_flash_plan;
-
-enum { FX_FLASH_BLOCK = 128, FX_FLASH_THREADS = 256 };
 
 /* The plans of the parts that a key's pass has; NULL elsewhere, and everywhere where mma.sync serves it. Returns
  * whether wgmma does. */

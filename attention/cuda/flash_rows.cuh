@@ -20,22 +20,17 @@ FX_DEVICE float add_sink(float sink, float *lse) {
   return expf(old - *lse);
 }
 
-/* Normalised rows and their lse; t: the first of the lane's two rows. */
-FX_DEVICE void finish(const fx_flash_args *args, int32_t b, int32_t h, int32_t t, const forward_rows *rows,
-                      float (&o)[DB][4]) {
-  int32_t column = threadIdx.x % 4 * 2;
+/* lse of the lane's two rows, of which t is the first, and what normalises them. */
+FX_DEVICE void finish_rows(const fx_flash_args *args, int32_t b, int32_t h, int32_t t, const forward_rows *rows,
+                           float (&inverse)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int32_t row = t + 8 * r;
-    float l = quad_sum(rows->l[r]), inverse = l == 0.0f ? 0.0f : 1.0f / l, lse = natural_lse(rows->m[r], l);
-    if (args->sinks) inverse *= add_sink(args->sinks[h], &lse);
-    if (column == 0 && row < args->Tpad)
+    float l = quad_sum(rows->l[r]), lse = natural_lse(rows->m[r], l);
+    inverse[r] = l == 0.0f ? 0.0f : 1.0f / l;
+    if (args->sinks) inverse[r] *= add_sink(args->sinks[h], &lse);
+    if (threadIdx.x % 4 == 0 && row < args->Tpad)
       args->lse[((int64_t)b * args->H + h) * args->Tpad + row] = row < args->T_q ? lse : -FX_INF;
-    if (row >= args->T_q) continue;
-    elem *out = at(&args->out, b, h, row);
-#pragma unroll
-    for (int n = 0; n < DB; n++)
-      store_pair(out + n * 8 + column, o[n][2 * r] * inverse, o[n][2 * r + 1] * inverse);
   }
 }
 

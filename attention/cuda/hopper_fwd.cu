@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward on sm_90a: one CTA of two warpgroups a block of 128 rows of one head, steps of FX_STEP keys.
+/* Forward on sm_90a: one CTA a block of rows of one head, steps of FX_STEP keys.
  *
  * Per warpgroup 64 rows: S = Q K^T from shared memory, online softmax in base 2, O += P V with P from registers.
  * Q K^T of the next step is issued ahead of P V of this one, so that the softmax runs while the tensor cores do
- * P V, and the other warpgroup fills what gaps are left. FX_PARTIAL 1: merges into a running state. */
+ * P V, and other warpgroups fill what gaps are left. FX_PARTIAL 1: merges into a running state. */
 enum { NB = FX_STEP / 8, KEY_RING = 0, VALUE_RING = 1 };
 
 typedef struct forward_block {
@@ -15,19 +15,15 @@ typedef struct forward_block {
   uint32_t q, kv;     /* addresses of this warpgroup's rows, of the ring's tiles */
 } forward_block;
 
-FX_DEVICE uint32_t slot_of(const forward_block *c, int kind, int32_t n) {
-  return c->kv + (n % FX_STAGES * RINGS + kind) * STEP_BYTES;
-}
-
-/* Entry i of the list is step n of the CTA. One thread. */
-FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, int32_t n) {
-  uint32_t barrier = shared_address(&c->slots->full[kind][n % FX_STAGES]);
+/* Entry i of the list into a slot. One thread. */
+FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, uint32_t slot) {
+  uint32_t barrier = shared_address(&c->slots->full[kind][slot]);
   barrier_expect(barrier, STEP_BYTES);
-  copy_tile<FX_STEP>(slot_of(c, kind, n), kind == KEY_RING ? &c->maps->k : &c->maps->v, c->b, c->head,
+  copy_tile<FX_STEP>(tile_at(c->kv, kind, slot), kind == KEY_RING ? &c->maps->k : &c->maps->v, c->b, c->head,
                      c->list->step[i] / 2 * FX_STEP, barrier);
 }
-FX_DEVICE void leave(const forward_block *c, int kind, int32_t i, int32_t n, int32_t count) {
-  if (ring_leave(c->slots, kind, n) && i + FX_STAGES < count) fill(c, kind, i + FX_STAGES, n + FX_STAGES);
+FX_DEVICE void leave(const forward_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, kind, slot) && i + FX_STAGES < count) fill(c, kind, i + FX_STAGES, slot);
   __syncwarp();
 }
 
@@ -58,14 +54,16 @@ FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t 
     }
 }
 
-/* s becomes exp2(factor s - m); the running maximum and sum move on; alpha: what the accumulator shrinks by. */
+/* s becomes exp2(factor s - m); the running sum moves on; alpha: what the accumulator shrinks by. m is the running
+ * maximum, or up to 8 below it: nothing has to shrink then, and 2^8 does no harm. */
 FX_DEVICE void softmax(forward_rows *rows, float factor, float (&s)[NB][4], float (&alpha)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float top = -FX_INF, sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < NB; n++) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-    float m = fmaxf(rows->m[r], quad_max(top) * factor), shift = m == -FX_INF ? 0.0f : m;
+    top = quad_max(top) * factor;
+    float m = top > rows->m[r] + 8.0f ? top : rows->m[r], shift = m == -FX_INF ? 0.0f : m;
     alpha[r] = exp2_of(rows->m[r] - shift);
 #pragma unroll
     for (int n = 0; n < NB; n++)
@@ -95,60 +93,80 @@ FX_DEVICE void shrink(const float (&alpha)[2], float (&o)[DB][4]) {
     for (int e = 0; e < 4; e++) o[n][e] *= alpha[e / 2];
 }
 
-/* The list's `count` steps, of which the first is step `n` of the CTA. */
-FX_DEVICE void walk(const forward_block *c, int32_t n, int32_t count, forward_rows *rows, float (&o)[DB][4]) {
+/* With FX_TURNS two warpgroups issue their products in turns, so that one's softmax runs under the other's. A
+ * group waits at a barrier of its own; the first turn is given away before the walk. */
+FX_DEVICE void turn_take(int32_t group) {
+  if (FX_TURNS) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
+}
+FX_DEVICE void turn_give(int32_t group) {
+  if (FX_TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
+}
+
+/* The list's `count` steps. */
+FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forward_rows *rows, float (&o)[DB][4]) {
   float s[NB][4], alpha[2];
   uint32_t p[NB / 2][4];
+  int32_t group = my_group();
+  ring_place value = *at; /* of the step whose P is at hand; *at is that of the scores */
   if (threadIdx.x == 0)
-    for (int i = 0; i < FX_STAGES && i < count; i++) fill(c, KEY_RING, i, n + i), fill(c, VALUE_RING, i, n + i);
+    for (int i = 0; i < FX_STAGES && i < count; i++) {
+      fill(c, KEY_RING, i, (at->slot + i) % FX_STAGES);
+      fill(c, VALUE_RING, i, (at->slot + i) % FX_STAGES);
+    }
   __syncwarp();
-  ring_wait(c->slots, KEY_RING, n);
+  barrier_wait(shared_address(&c->slots->block), 0);
+  ring_wait(c->slots, KEY_RING, at);
   wgmma_fence();
-  product_rows<BLOCK_ROWS>(s, c->q, slot_of(c, KEY_RING, n));
+  product_rows<BLOCK_ROWS>(s, c->q, tile_at(c->kv, KEY_RING, at->slot));
   wgmma_commit();
   wgmma_wait<0>(s);
-  leave(c, KEY_RING, 0, n, count);
+  leave(c, KEY_RING, 0, at->slot, count);
   score_step(c, rows, c->list->step[0], s, alpha);
   shrink(alpha, o);
   to_operand(s, p);
+  ring_next(at);
   for (int32_t i = 1; i < count; i++) {
-    ring_wait(c->slots, KEY_RING, n + i);
+    ring_wait(c->slots, KEY_RING, at);
+    ring_wait(c->slots, VALUE_RING, &value);
+    turn_take(group);
     wgmma_fence();
-    product_rows<BLOCK_ROWS>(s, c->q, slot_of(c, KEY_RING, n + i));
+    product_rows<BLOCK_ROWS>(s, c->q, tile_at(c->kv, KEY_RING, at->slot));
     wgmma_commit();
-    ring_wait(c->slots, VALUE_RING, n + i - 1);
     wgmma_fence();
-    product_registers(o, p, slot_of(c, VALUE_RING, n + i - 1));
+    product_registers(o, p, tile_at(c->kv, VALUE_RING, value.slot));
     wgmma_commit();
+    turn_give(group);
     wgmma_wait<1>(s);
-    leave(c, KEY_RING, i, n + i, count);
+    leave(c, KEY_RING, i, at->slot, count);
     score_step(c, rows, c->list->step[i], s, alpha);
     wgmma_wait<0>(o);
-    leave(c, VALUE_RING, i - 1, n + i - 1, count);
+    leave(c, VALUE_RING, i - 1, value.slot, count);
     shrink(alpha, o);
     to_operand(s, p);
+    value = *at, ring_next(at);
   }
-  ring_wait(c->slots, VALUE_RING, n + count - 1);
+  ring_wait(c->slots, VALUE_RING, &value);
   wgmma_fence();
-  product_registers(o, p, slot_of(c, VALUE_RING, n + count - 1));
+  product_registers(o, p, tile_at(c->kv, VALUE_RING, value.slot));
   wgmma_commit();
   wgmma_wait<0>(o);
-  leave(c, VALUE_RING, count - 1, n + count - 1, count);
+  leave(c, VALUE_RING, count - 1, value.slot, count);
 }
 
-/* grid (blocks of 128 up to Tpad, H, B) */
+/* grid (blocks up to Tpad, H, B) */
 extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     flex_fwd(const __grid_constant__ fx_flash_args a, const __grid_constant__ fx_flash_maps maps) {
   extern __shared__ char memory[];
   __shared__ ring slots;
   __shared__ step_list list;
   __shared__ int32_t span[4];
-  int32_t block = gridDim.x - 1 - blockIdx.x, group = threadIdx.x / 128, h = blockIdx.y, b = blockIdx.z;
+  int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
   int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q = tiles_begin(memory);
   forward_block c = {&a, &maps, &slots, &list, b, h, h / (a.H / a.K), q + group * BOX, q + BLOCK_BYTES};
   float o[DB][4];
   forward_rows rows;
+  if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v);
   ring_init(&slots);
   if (threadIdx.x == 0) {
     barrier_expect(shared_address(&slots.block), BLOCK_BYTES);
@@ -161,18 +179,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   state_load(&a, b, h, t, &rows, o);
 #endif
   if (!a.runs) block_span(&a, b, h, block * BLOCK_ROWS, span);
-  barrier_wait(shared_address(&slots.block), 0);
-  int32_t n = 0, candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
+  if (group == 1) turn_give(1);
+  ring_place at = {0, 0};
+  int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
   for (int32_t first = 0; first < candidates; first += THREADS) {
     int32_t mine = first + threadIdx.x;
     int32_t count = steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
-    if (count > 0) walk(&c, n, count, &rows, o);
-    n += count;
+    if (count > 0) walk(&c, &at, count, &rows, o);
     __syncthreads();
   }
+  barrier_wait(shared_address(&slots.block), 0); /* also where there was no step */
 #if FX_PARTIAL
   state_store(&a, b, h, t, &rows, o);
 #else
-  finish(&a, b, h, t, &rows, o);
+  float inverse[2];
+  finish_rows(&a, b, h, t, &rows, inverse);
+  store_tile(&maps.out, b, h, (block * FX_GROUPS + group) * 64, c.q, inverse, o);
 #endif
 }

@@ -22,6 +22,7 @@ FX_DEVICE float pair_weight(const fx_flash_args *args, bool seen, float score, f
 #endif
   return seen ? p : 0.0f;
 }
+/* dO V^T and delta are finite wherever the forward's P V was. */
 FX_DEVICE float pair_gradient(float p, float dp, float delta) {
-  return p == 0.0f ? 0.0f : p * (dp - delta);
+  return p * (dp - delta);
 }

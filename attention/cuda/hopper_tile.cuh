@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
  *
- * A CTA is two warpgroups of 64 rows each and nobody else: a producer warp would cost a quarter of the registers
- * of its part of the multiprocessor. The last of the eight warps that leaves a slot of the ring refills it, so
- * nobody waits for anybody but for data. Which steps there are is found for 256 candidates at a time by all
- * threads.
+ * A CTA is one or two warpgroups of 64 rows each and nobody else: a producer warp would cost registers of its
+ * part of the multiprocessor. The last warp that leaves a slot of the ring refills it, so nobody waits for
+ * anybody but for data. Which steps there are is found for as many candidates as there are threads at a time.
  *
- * The host defines FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a multiprocessor). */
-enum { THREADS = 256, WARPS = 8, BLOCK_ROWS = 128, COLUMN_BLOCKS = (FX_D + 63) / 64 };
+ * The host defines FX_GROUPS (warpgroups), FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a
+ * multiprocessor). */
+enum { THREADS = 128 * FX_GROUPS, WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS };
+enum { COLUMN_BLOCKS = (FX_D + 63) / 64 };
 enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
 
 /* ---- barriers ---- */
@@ -63,6 +64,41 @@ FX_DEVICE void copy_tile(uint32_t to, const fx_flash_map *map, int32_t b, int32_
     for (int r = 0; r < COUNT / 64; r++)
       copy_box(to + (c * (COUNT / 64) + r) * BOX, map, c * 64, t + r * 64, head, b, barrier);
 }
+
+/* 64 rows by FX_D of an accumulator, times `factor`, to rows t.. of a head, those past the end left out; all
+ * threads of a warpgroup. `from`: their rows of a tile of BLOCK_ROWS, which nobody reads any more. */
+template <int NB>
+FX_DEVICE void store_tile(const fx_flash_map *map, int32_t b, int32_t head, int32_t t, uint32_t from,
+                          const float (&factor)[2], const float (&acc)[NB][4]) {
+  int32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+#pragma unroll
+    for (int n = 0; n < NB; n++) {
+      uint32_t to = from + n / 8 * (BLOCK_ROWS * 128) + (row + 8 * r) * 128 + (n % 8 ^ row % 8) * 16 + pair;
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to),
+                   "r"(pack(acc[n][2 * r] * factor[r], acc[n][2 * r + 1] * factor[r]))
+                   : "memory");
+    }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
+  if (threadIdx.x % 128 != 0) return;
+#pragma unroll
+  for (int c = 0; c < COLUMN_BLOCKS; c++)
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+                 "r"(from + c * (BLOCK_ROWS * 128)), "r"(c * 64), "r"(t), "r"(head), "r"(b)
+                 : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+FX_DEVICE void map_prefetch(const fx_flash_map *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* A warp's warpgroup, known to be the same in all its lanes. */
+FX_DEVICE int32_t my_group(void) {
+  return __shfl_sync(~0u, threadIdx.x / 128, 0);
+}
+
 enum { BLOCK_BYTES = BLOCK_ROWS * COLUMN_BLOCKS * 128, STEP_BYTES = FX_STEP * COLUMN_BLOCKS * 128 };
 
 /* The dynamic shared memory from a multiple of 1024 on. */
@@ -76,7 +112,7 @@ FX_DEVICE uint32_t tiles_begin(const char *memory) {
 enum { RINGS = 2 };
 typedef struct ring {
   uint64_t full[RINGS][FX_STAGES], block;
-  int32_t left[RINGS][FX_STAGES];
+  uint32_t left[RINGS][FX_STAGES];
 } ring;
 
 FX_DEVICE void ring_init(ring *r) {
@@ -88,19 +124,30 @@ FX_DEVICE void ring_init(ring *r) {
   }
   __syncthreads();
 }
-/* Step number `n` of the CTA uses slot n % FX_STAGES. */
-FX_DEVICE void ring_wait(const ring *r, int kind, int32_t n) {
-  barrier_wait(shared_address(&r->full[kind][n % FX_STAGES]), n / FX_STAGES & 1);
+/* Where a walk is: a slot, and the parity of its round. */
+typedef struct ring_place {
+  uint32_t slot, parity;
+} ring_place;
+FX_DEVICE void ring_next(ring_place *at) {
+  if (++at->slot == FX_STAGES) at->slot = 0, at->parity ^= 1;
 }
-/* This warp has read step n's slot; true in the one thread that is to refill it. */
-FX_DEVICE bool ring_leave(ring *r, int kind, int32_t n) {
-  int32_t before = 0;
-  if (threadIdx.x % 32 == 0)
-    asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "r"(shared_address(&r->left[kind][n % FX_STAGES]))
-                 : "memory");
-  return threadIdx.x % 32 == 0 && before % WARPS == WARPS - 1;
+FX_DEVICE void ring_wait(const ring *r, int kind, const ring_place *at) {
+  barrier_wait(shared_address(&r->full[kind][at->slot]), at->parity);
+}
+/* Address of a slot's tile in the ring that begins at `ring`. */
+FX_DEVICE uint32_t tile_at(uint32_t ring, int kind, uint32_t slot) {
+  return ring + (slot * RINGS + kind) * STEP_BYTES;
+}
+/* This warp has read a slot; true in the one thread that is to refill it. Nothing has to be ordered but
+ * reads that are complete: products by wgmma_wait, loads by the use of their values. */
+FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
+  uint32_t before = 0;
+  if (threadIdx.x % 32 != 0) return false;
+  asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(shared_address(&r->left[kind][slot])), "n"(WARPS - 1)
+               : "memory");
+  return before == WARPS - 1;
 }
 
 /* ---- the steps of a CTA ---- */
@@ -126,28 +173,24 @@ FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
   return all;
 }
 
-/* What a run list says of key tile `tile` (of 64) for row block `block` (of 64). */
-FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t tile) {
-  int32_t count;
-  const int32_t *run = runs_of(args, b, h, block, &count);
-  for (; count > 0; count--, run += 3)
-    if (run[0] <= tile && tile < run[1]) return run[2];
-  return EMPTY;
-}
-
-/* The same of `rows` blocks and `keys` tiles together. */
-FX_DEVICE int listed_kind_of(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t rows,
-                             int32_t tile, int32_t keys) {
-  bool some = false, full = true;
-  for (int32_t r = block; r < block + rows && r * ROWS < args->T_q; r++)
-    for (int32_t k = tile; k < tile + keys; k++) {
-      int kind = listed_kind(args, b, h, r, k);
-      some |= kind != EMPTY, full &= kind == FULL;
+/* What run lists say of `keys` key tiles from `tile` on (of 64) for `rows` row blocks from `block` on (of 64). */
+FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t rows,
+                          int32_t tile, int32_t keys) {
+  int32_t some = 0, full = 0, last = (args->T_q + ROWS - 1) / ROWS;
+  if (block + rows > last) rows = last - block;
+#pragma unroll 2
+  for (int32_t r = 0; r < rows; r++) {
+    int32_t count;
+    const int32_t *run = runs_of(args, b, h, block + r, &count);
+    for (; count > 0; count--, run += 3) {
+      int32_t from = max(run[0], tile), to = min(run[1], tile + keys), tiles = max(to - from, 0);
+      some += tiles, full += run[2] == FULL ? tiles : 0;
     }
-  return some ? full ? FULL : PARTIAL : EMPTY;
+  }
+  return some == 0 ? EMPTY : full == rows * keys ? FULL : PARTIAL;
 }
 
-/* Keys of the 128 rows from `first` on by limits: some row sees [both[0], both[1]), all rows see [both[2],
+/* Keys of the block's rows from `first` on by limits: some row sees [both[0], both[1]), all rows see [both[2],
  * both[3]). All threads call it. */
 FX_DEVICE void block_span(const fx_flash_args *args, int32_t b, int32_t h, int32_t first, int32_t *both) {
   if (threadIdx.x == 0) both[0] = both[3] = 0x7fffffff, both[1] = both[2] = 0;
@@ -173,7 +216,7 @@ FX_DEVICE int row_step_kind(const fx_flash_args *args, int32_t b, int32_t h, int
   int kind = PARTIAL;
   if (key >= args->T_kv) return EMPTY;
   if (args->runs) {
-    kind = listed_kind_of(args, b, h, block, BLOCK_ROWS / ROWS, key / KEYS, FX_STEP / KEYS);
+    kind = listed_kind(args, b, h, block, BLOCK_ROWS / ROWS, key / KEYS, FX_STEP / KEYS);
   } else {
     int32_t from = key + key_shift(args, key);
     if (span[0] >= from + FX_STEP || from >= span[1]) return EMPTY;

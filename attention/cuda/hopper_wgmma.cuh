@@ -99,23 +99,25 @@ template <int LEFT, int NB> FX_DEVICE void wgmma_wait(float (&acc)[NB][4]) {
 
 /* acc[64][8 NB] = A B^T over FX_D: rows of A from address a on, of a tile of A_ROWS rows; b: 8 NB rows. */
 template <int A_ROWS, int NB> FX_DEVICE void product_rows(float (&acc)[NB][4], uint32_t a, uint32_t b) {
+  uint64_t left = describe(a, 16), right = describe(b, 16);
 #pragma unroll
   for (int k = 0; k < FX_D / 16; k++)
-    wgmma(acc, describe(a + k / 4 * (A_ROWS * 128) + k % 4 * 32, 16),
-          describe(b + k / 4 * (NB * 8 * 128) + k % 4 * 32, 16), k > 0);
+    wgmma(acc, left + (k / 4 * (A_ROWS * 128) + k % 4 * 32) / 16,
+          right + (k / 4 * (NB * 8 * 128) + k % 4 * 32) / 16, k > 0);
 }
 
 /* acc[64][FX_D] += P B for P of 64 x 16 KB in A's layout; b: a tile of 16 KB rows. */
 template <int KB, int NB>
 FX_DEVICE void product_registers(float (&acc)[NB][4], const uint32_t (&p)[KB][4], uint32_t b) {
   enum { BLOCK = KB * 16 * 128 };
+  uint64_t right = describe(b, BLOCK);
 #pragma unroll
   for (int k = 0; k < KB; k++) {
 #if FX_D == 256
-    wgmma((float(&)[16][4])acc[0], p[k], describe(b + k * 2048, BLOCK));
-    wgmma((float(&)[16][4])acc[16], p[k], describe(b + 2 * BLOCK + k * 2048, BLOCK));
+    wgmma((float(&)[16][4])acc[0], p[k], right + k * 2048 / 16);
+    wgmma((float(&)[16][4])acc[16], p[k], right + (2 * BLOCK + k * 2048) / 16);
 #else
-    wgmma(acc, p[k], describe(b + k * 2048, BLOCK));
+    wgmma(acc, p[k], right + k * 2048 / 16);
 #endif
   }
 }
