@@ -50,10 +50,10 @@ typedef struct fx_flash_args {
   float *table_grad[FX_FLASH_MAX_BUFFERS]; /* gradients of learnable tables, added to; NULL: not wanted */
 } fx_flash_args;
 
-/* A tensor map of the driver's (cuTensorMapEncodeTiled): dimensions D, time, head, batch; boxes of 64 columns by
- * 64 rows, swizzled by 128 bytes. */
+/* A tensor map of the driver's (cuTensorMapEncodeTiled): dimensions D, time, head, batch; boxes of 64 columns
+ * by 64 rows, swizzled by 128 bytes. */
 typedef struct fx_flash_map {
-  __attribute__((aligned(64))) uint64_t opaque[16];
+  __attribute__((aligned(64))) int64_t opaque[16];
 } fx_flash_map;
 
 /* The second argument of kernels that read by TMA. */

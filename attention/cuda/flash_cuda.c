@@ -70,7 +70,8 @@ static void append_file(FILE *out, const char *name) {
   fputs(source_text(name), out);
 }
 
-/* Texts of a family's pass; those of a part are compiled in a namespace of its own, under its plan's macros. */
+/* Texts of a family's pass; those of a part are compiled in a namespace of its own, under its plan's macros.
+ */
 static void append_mma(FILE *out, bool backward) {
   static const char *const files[2][4] = {
       {"flash_tile.cuh", "flash_mma.cuh", "flash_rows.cuh", "flash_fwd.cu"},
@@ -85,13 +86,17 @@ static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const p
   for (int part = 0; part < FX_FLASH_PARTS; part++) {
     const fx_flash_plan *plan = plans[part];
     if (!plan) continue;
-    fprintf(out, "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define FX_CTAS %d\n"
+    fprintf(out,
+            "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define "
+            "FX_CTAS %d\n"
             "#define FX_GROUPS %d\n#define FX_TURNS %d\n",
             part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns);
     append_file(out, "hopper_tile.cuh");
     if (backward) append_file(out, "hopper_pair.cuh");
     append_file(out, backward ? "hopper_bwd.cu" : "hopper_fwd.cu");
-    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef FX_TURNS\n", out);
+    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef "
+          "FX_TURNS\n",
+          out);
   }
 }
 
@@ -249,21 +254,24 @@ static fx_status map_of(const fx_flash_module *module, const fx_flash_args *args
   uint64_t bytes[3];
   const uint32_t box[4] = {64, 64, 1, 1}, steps[4] = {1, 1, 1, 1};
   for (int i = 0; i < 3; i++) bytes[i] = dims[i + 1] == 1 ? (uint64_t)D * 2 : (uint64_t)strides[i] * 2;
-  return fx_cuda_check(module->driver,
-                       module->driver->tensor_map(map->opaque, module->id.dtype == FX_BF16 ? BFLOAT16 : FLOAT16, 4,
-                                                  view->data, dims, bytes, box, steps, 0, SWIZZLE_128B, L2_256B, 0),
-                       "a tensor map");
+  return fx_cuda_check(
+      module->driver,
+      module->driver->tensor_map(map->opaque, module->id.dtype == FX_BF16 ? BFLOAT16 : FLOAT16, 4, view->data,
+                                 dims, bytes, box, steps, 0, SWIZZLE_128B, L2_256B, 0),
+      "a tensor map");
 }
 
 static fx_status maps_of(const fx_flash_module *module, const fx_flash_args *args, fx_flash_maps *maps) {
   memset(maps, 0, sizeof *maps);
   if (!module->driver->tensor_map)
-    return fx_error(FX_ERR_DEVICE, "the driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 is needed");
+    return fx_error(FX_ERR_DEVICE,
+                    "the driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 is needed");
   FX_TRY(map_of(module, args, &args->q, args->T_q, args->H, &maps->q));
   FX_TRY(map_of(module, args, &args->k, args->T_kv, args->K, &maps->k));
   FX_TRY(map_of(module, args, &args->v, args->T_kv, args->K, &maps->v));
   if (module->id.pass == FX_FLASH_PARTIAL) return FX_OK; /* its out is a state in fp32 */
-  if (module->id.pass == FX_FLASH_FORWARD) return map_of(module, args, &args->out, args->T_q, args->H, &maps->out);
+  if (module->id.pass == FX_FLASH_FORWARD)
+    return map_of(module, args, &args->out, args->T_q, args->H, &maps->out);
   FX_TRY(map_of(module, args, &args->dout, args->T_q, args->H, &maps->dout));
   FX_TRY(map_of(module, args, &args->dq, args->T_q, args->H, &maps->dq));
   FX_TRY(map_of(module, args, &args->dk, args->T_kv, args->K, &maps->dk));
@@ -317,8 +325,8 @@ static fx_status backward_hopper(const fx_flash_module *module, launch_args *arg
   const fx_flash_plan *keys = module->plan[FX_FLASH_KEYS], *rows = module->plan[FX_FLASH_ROWS];
   fx_cuda_dim grid = grid_of(flash->T_kv, keys->groups * 64, flash->K, flash->B);
   FX_TRY(maps_of(module, flash, &args->maps));
-  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){grid.y, grid.z, grid.x}, (unsigned)keys->groups * 128,
-                args, stream));
+  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){grid.y, grid.z, grid.x},
+                (unsigned)keys->groups * 128, args, stream));
   return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, rows->groups * 64, flash->H, flash->B),
                 (unsigned)rows->groups * 128, args, stream);
 }

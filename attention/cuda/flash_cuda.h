@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The flash kernels on CUDA, sm_80 and up: their source for a variant and shape, machine code, launches. There
- * are two families (flash_policy.h); on sm_90a 16-bit types run on wgmma.
+/* The flash kernels on CUDA, sm_80 and up: their source for a variant and shape, machine code, launches.
+ * There are two families (flash_policy.h); on sm_90a 16-bit types run on wgmma.
  *
  * What is compiled depends on the key below and on nothing else; lengths, strides, heads, masks and float
  * parameters are arguments. One key is a module of a few kernels. The backward

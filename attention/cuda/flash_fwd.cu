@@ -67,7 +67,8 @@ FX_DEVICE void finish(const fx_flash_args *args, int32_t b, int32_t h, int32_t t
     if (t + 8 * r >= args->T_q) continue;
     elem *out = at(&args->out, b, h, t + 8 * r) + threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < DB; n++) store_pair(out + n * 8, o[n][2 * r] * inverse[r], o[n][2 * r + 1] * inverse[r]);
+    for (int n = 0; n < DB; n++)
+      store_pair(out + n * 8, o[n][2 * r] * inverse[r], o[n][2 * r + 1] * inverse[r]);
   }
 }
 

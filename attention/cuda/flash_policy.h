@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernels serve a key: those of mma.sync and FFMA (flash_*.cu), which take everything, or those of wgmma
- * and TMA (hopper_*.cu), and with what tiles. One table says it all. */
+/* Which kernels serve a key: those of mma.sync and FFMA (flash_*.cu), which take everything, or those of
+ * wgmma and TMA (hopper_*.cu), and with what tiles. One table says it all. */
 #ifndef FX_ATTENTION_CUDA_FLASH_POLICY_H
 #define FX_ATTENTION_CUDA_FLASH_POLICY_H
 
@@ -12,7 +12,8 @@ extern "C" {
 
 typedef enum fx_flash_part { FX_FLASH_FWD, FX_FLASH_KEYS, FX_FLASH_ROWS, FX_FLASH_PARTS } fx_flash_part;
 
-/* A kernel for wgmma: a CTA is a block of rows (or keys), 64 a warpgroup, that passes over steps of the others. */
+/* A kernel for wgmma: a CTA is a block of rows (or keys), 64 a warpgroup, that passes over steps of the
+ * others. */
 typedef struct fx_flash_plan {
   int32_t D;
   fx_flash_part part;
@@ -23,8 +24,8 @@ typedef struct fx_flash_plan {
   int32_t turns;  /* 1: two warpgroups issue their products in turns; forward only */
 } fx_flash_plan;
 
-/* The plans of the parts that a key's pass has; NULL elsewhere, and everywhere where mma.sync serves it. Returns
- * whether wgmma does. */
+/* The plans of the parts that a key's pass has; NULL elsewhere, and everywhere where mma.sync serves it.
+ * Returns whether wgmma does. */
 bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_plan *plans[FX_FLASH_PARTS]);
 /* Bytes of dynamic shared memory of a plan's kernel. */
 unsigned fx_flash_plan_shared(const fx_flash_plan *plan);

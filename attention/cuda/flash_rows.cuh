@@ -21,8 +21,8 @@ FX_DEVICE float add_sink(float sink, float *lse) {
 }
 
 /* lse of the lane's two rows, of which t is the first, and what normalises them. */
-FX_DEVICE void finish_rows(const fx_flash_args *args, int32_t b, int32_t h, int32_t t, const forward_rows *rows,
-                           float (&inverse)[2]) {
+FX_DEVICE void finish_rows(const fx_flash_args *args, int32_t b, int32_t h, int32_t t,
+                           const forward_rows *rows, float (&inverse)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int32_t row = t + 8 * r;

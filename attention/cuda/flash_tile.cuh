@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all kernels share: conversions, accumulators, who sees whom. Compiled by NVRTC behind flash_args.h and a
- * variant's functions, with --fmad=false.
+/* What all kernels share: conversions, accumulators, who sees whom. Compiled by NVRTC behind flash_args.h and
+ * a variant's functions, with --fmad=false.
  *
  * The host defines FX_D (64, 96, 128, 256), FX_TYPE (0 fp32, 1 bf16, 2 fp16), FX_R (intervals of limits a
  * row, 0: no limits), FX_ASK (1: partial tiles ask fx_mask).

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backward on sm_90a, deterministic but for learnable tables: P is recomputed from q, k and lse twice.
  *
- * Two kernels of seven products in place of one of five: dQ needs no sum over CTAs, so there is neither an order
- * to keep nor an fp32 accumulator in memory, and dS never leaves the registers.
+ * Two kernels of seven products in place of one of five: dQ needs no sum over CTAs, so there is neither an
+ * order to keep nor an fp32 accumulator in memory, and dS never leaves the registers.
  *
  * flex_bwd_keys: a block of keys against steps of FX_STEP rows of the heads of its group; S^T = K Q^T and
  * dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. flex_bwd_rows: a block of rows against
@@ -76,8 +76,8 @@ typedef struct keys_pair {
 } keys_pair;
 
 template <bool CHECK>
-FX_DEVICE keys_pair pair_at(const keys_block *c, const float (*words)[FX_STEP], int32_t h, int32_t t, int32_t row,
-                            int32_t key) {
+FX_DEVICE keys_pair pair_at(const keys_block *c, const float (*words)[FX_STEP], int32_t h, int32_t t,
+                            int32_t row, int32_t key) {
   const fx_flash_args *args = c->args;
   int32_t legal = !CHECK || t + row < args->T_q ? t + row : args->T_q - 1;
   bool exists = !CHECK || key < args->T_kv;
@@ -186,10 +186,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ __align__(128) float rows[FX_STAGES][ROW_WORDS][FX_STEP];
   int32_t head = blockIdx.x, b = blockIdx.y, first = blockIdx.z * BLOCK_ROWS, group = my_group();
   uint32_t k = tiles_begin(memory), v = k + BLOCK_BYTES, arrived = shared_address(&slots.block);
-  keys_block c = {&a, &maps, &slots, &list, rows, b, head, (a.T_q + FX_STEP - 1) / FX_STEP, first + group * 64,
-                  k + group * BOX, v + group * BOX, v + BLOCK_BYTES};
+  keys_block c = {&a,
+                  &maps,
+                  &slots,
+                  &list,
+                  rows,
+                  b,
+                  head,
+                  (a.T_q + FX_STEP - 1) / FX_STEP,
+                  first + group * 64,
+                  k + group * BOX,
+                  v + group * BOX,
+                  v + BLOCK_BYTES};
   float dk[DB][4], dv[DB][4];
-  if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
+  if (threadIdx.x == 0)
+    map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);
@@ -316,10 +327,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
   int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   uint32_t q = tiles_begin(memory), dout = q + BLOCK_BYTES, arrived = shared_address(&slots.block);
-  rows_block c = {&a, &maps, &slots, &list, b, h, h / (a.H / a.K), q + group * BOX, dout + group * BOX,
+  rows_block c = {&a,
+                  &maps,
+                  &slots,
+                  &list,
+                  b,
+                  h,
+                  h / (a.H / a.K),
+                  q + group * BOX,
+                  dout + group * BOX,
                   dout + BLOCK_BYTES};
   float dq[DB][4];
-  if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
+  if (threadIdx.x == 0)
+    map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);
@@ -333,7 +353,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
   for (int32_t first = 0; first < candidates; first += THREADS) {
     int32_t mine = first + threadIdx.x;
-    int32_t count = steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
+    int32_t count =
+        steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
     if (threadIdx.x == 0)
       for (int i = 0; i < FX_STAGES && i < count; i++) fill(&c, i, (at.slot + i) % FX_STAGES);
     __syncwarp();

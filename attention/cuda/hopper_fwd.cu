@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward on sm_90a: one CTA a block of rows of one head, steps of FX_STEP keys.
  *
- * Per warpgroup 64 rows: S = Q K^T from shared memory, online softmax in base 2, O += P V with P from registers.
- * Q K^T of the next step is issued ahead of P V of this one, so that the softmax runs while the tensor cores do
- * P V, and other warpgroups fill what gaps are left. FX_PARTIAL 1: merges into a running state. */
+ * Per warpgroup 64 rows: S = Q K^T from shared memory, online softmax in base 2, O += P V with P from
+ * registers. Q K^T of the next step is issued ahead of P V of this one, so that the softmax runs while the
+ * tensor cores do P V, and other warpgroups fill what gaps are left. FX_PARTIAL 1: merges into a running
+ * state. */
 enum { NB = FX_STEP / 8, KEY_RING = 0, VALUE_RING = 1 };
 
 typedef struct forward_block {
@@ -45,7 +46,8 @@ FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t 
       float raw = s[n][e] * args->scale;
 #endif
 #if FX_HAS_FAULT
-      if (seen && args->fault && fx_fault(args, c->b, c->h, row->position, kv, raw)) *args->fault = FX_FLASH_FAULT;
+      if (seen && args->fault && fx_fault(args, c->b, c->h, row->position, kv, raw))
+        *args->fault = FX_FLASH_FAULT;
 #endif
 #if FX_HAS_SCORE
       s[n][e] = fx_score(args, c->b, c->h, row->position, kv, raw) * FX_LOG2E;
@@ -54,8 +56,8 @@ FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t 
     }
 }
 
-/* s becomes exp2(factor s - m); the running sum moves on; alpha: what the accumulator shrinks by. m is the running
- * maximum, or up to 8 below it: nothing has to shrink then, and 2^8 does no harm. */
+/* s becomes exp2(factor s - m); the running sum moves on; alpha: what the accumulator shrinks by. m is the
+ * running maximum, or up to 8 below it: nothing has to shrink then, and 2^8 does no harm. */
 FX_DEVICE void softmax(forward_rows *rows, float factor, float (&s)[NB][4], float (&alpha)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -71,7 +73,8 @@ FX_DEVICE void softmax(forward_rows *rows, float factor, float (&s)[NB][4], floa
       for (int e = 0; e < 2; e++)
         sum[e] += s[n][2 * r + e] = exp2_of(__fmaf_rn(s[n][2 * r + e], factor, -shift));
     rows->m[r] = m;
-    rows->l[r] = rows->l[r] * alpha[r] + (sum[0] + sum[1]); /* of this lane's columns; lanes are added at the end */
+    rows->l[r] =
+        rows->l[r] * alpha[r] + (sum[0] + sum[1]); /* of this lane's columns; lanes are added at the end */
   }
 }
 
@@ -103,7 +106,8 @@ FX_DEVICE void turn_give(int32_t group) {
 }
 
 /* The list's `count` steps. */
-FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forward_rows *rows, float (&o)[DB][4]) {
+FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forward_rows *rows,
+                    float (&o)[DB][4]) {
   float s[NB][4], alpha[2];
   uint32_t p[NB / 2][4];
   int32_t group = my_group();
@@ -184,7 +188,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
   for (int32_t first = 0; first < candidates; first += THREADS) {
     int32_t mine = first + threadIdx.x;
-    int32_t count = steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
+    int32_t count =
+        steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
     if (count > 0) walk(&c, &at, count, &rows, o);
     __syncthreads();
   }

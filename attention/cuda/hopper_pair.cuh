@@ -2,8 +2,8 @@
 /* sm_90a, backward: what both its kernels do with a pair. */
 
 /* Score to base 2 by which P is recomputed, and the slope of a variant's score. */
-FX_DEVICE float pair_score(const fx_flash_args *args, int32_t b, int32_t h, int32_t position, int32_t kv, float s,
-                           float *slope) {
+FX_DEVICE float pair_score(const fx_flash_args *args, int32_t b, int32_t h, int32_t position, int32_t kv,
+                           float s, float *slope) {
 #if FX_HAS_SLOPE
   return fx_score_slope(args, b, h, position, kv, s * args->scale, slope) * FX_LOG2E;
 #elif FX_HAS_SCORE
@@ -13,7 +13,8 @@ FX_DEVICE float pair_score(const fx_flash_args *args, int32_t b, int32_t h, int3
 #endif
 }
 
-/* Where a pair is not seen, or its score is -inf, everything is 0 whatever else is infinite or not a number. */
+/* Where a pair is not seen, or its score is -inf, everything is 0 whatever else is infinite or not a number.
+ */
 FX_DEVICE float pair_weight(const fx_flash_args *args, bool seen, float score, float s, float lse2) {
 #if FX_HAS_SCORE || FX_HAS_SLOPE
   float p = exp2_of(score - lse2);

@@ -17,7 +17,8 @@ FX_DEVICE void barrier_init(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
 }
 FX_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 FX_DEVICE bool barrier_try(uint32_t barrier, uint32_t parity) {
   uint32_t done;
@@ -42,19 +43,21 @@ FX_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
 
 /* ---- copies ---- */
 
-FX_DEVICE void copy_box(uint32_t to, const fx_flash_map *map, int32_t column, int32_t t, int32_t head, int32_t b,
-                        uint32_t barrier) {
+FX_DEVICE void copy_box(uint32_t to, const fx_flash_map *map, int32_t column, int32_t t, int32_t head,
+                        int32_t b, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
                "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                "l"(map), "r"(barrier), "r"(column), "r"(t), "r"(head), "r"(b)
                : "memory");
 }
 FX_DEVICE void copy_words(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
 }
-/* `COUNT` rows of a head from t on, rows past the end as zeros: COUNT * COLUMN_BLOCKS * 128 bytes. One thread. */
+/* `COUNT` rows of a head from t on, rows past the end as zeros: COUNT * COLUMN_BLOCKS * 128 bytes. One
+ * thread. */
 template <int COUNT>
 FX_DEVICE void copy_tile(uint32_t to, const fx_flash_map *map, int32_t b, int32_t head, int32_t t,
                          uint32_t barrier) {
@@ -85,9 +88,10 @@ FX_DEVICE void store_tile(const fx_flash_map *map, int32_t b, int32_t head, int3
   if (threadIdx.x % 128 != 0) return;
 #pragma unroll
   for (int c = 0; c < COLUMN_BLOCKS; c++)
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-                 "r"(from + c * (BLOCK_ROWS * 128)), "r"(c * 64), "r"(t), "r"(head), "r"(b)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+        "r"(from + c * (BLOCK_ROWS * 128)), "r"(c * 64), "r"(t), "r"(head), "r"(b)
+        : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -173,7 +177,8 @@ FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
   return all;
 }
 
-/* What run lists say of `keys` key tiles from `tile` on (of 64) for `rows` row blocks from `block` on (of 64). */
+/* What run lists say of `keys` key tiles from `tile` on (of 64) for `rows` row blocks from `block` on (of
+ * 64). */
 FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t rows,
                           int32_t tile, int32_t keys) {
   int32_t some = 0, full = 0, last = (args->T_q + ROWS - 1) / ROWS;
@@ -182,16 +187,19 @@ FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32
   for (int32_t r = 0; r < rows; r++) {
     int32_t count;
     const int32_t *run = runs_of(args, b, h, block + r, &count);
-    for (; count > 0; count--, run += 3) {
-      int32_t from = max(run[0], tile), to = min(run[1], tile + keys), tiles = max(to - from, 0);
-      some += tiles, full += run[2] == FULL ? tiles : 0;
+    int32_t begin = run[0], end = run[1],
+            kind = run[2]; /* of the first, whether or not it is: one latency less */
+    while (count-- > 0) {
+      int32_t tiles = max(min(end, tile + keys) - max(begin, tile), 0);
+      some += tiles, full += kind == FULL ? tiles : 0;
+      if (count > 0) run += 3, begin = run[0], end = run[1], kind = run[2];
     }
   }
   return some == 0 ? EMPTY : full == rows * keys ? FULL : PARTIAL;
 }
 
-/* Keys of the block's rows from `first` on by limits: some row sees [both[0], both[1]), all rows see [both[2],
- * both[3]). All threads call it. */
+/* Keys of the block's rows from `first` on by limits: some row sees [both[0], both[1]), all rows see
+ * [both[2], both[3]). All threads call it. */
 FX_DEVICE void block_span(const fx_flash_args *args, int32_t b, int32_t h, int32_t first, int32_t *both) {
   if (threadIdx.x == 0) both[0] = both[3] = 0x7fffffff, both[1] = both[2] = 0;
   __syncthreads();
@@ -211,8 +219,8 @@ FX_DEVICE void block_span(const fx_flash_args *args, int32_t b, int32_t h, int32
 }
 
 /* What the block's rows see of the FX_STEP keys from `key` on; past the end PARTIAL at most. */
-FX_DEVICE int row_step_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, const int32_t *span,
-                            int32_t key) {
+FX_DEVICE int row_step_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block,
+                            const int32_t *span, int32_t key) {
   int kind = PARTIAL;
   if (key >= args->T_kv) return EMPTY;
   if (args->runs) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* wgmma, sm_90a: a warpgroup multiplies 64 rows of A by B into its accumulators, fp32 sums of 16-bit factors.
  *
- * Every tile in shared memory is blocks of 64 columns; a block is one row of 128 bytes after another, swizzled by
- * 128 bytes as TMA writes it, and begins at a multiple of 1024. Seen with k along the columns ("K-major": A, and
- * B of Q K^T) a step of 16 k is 32 bytes further and groups of 8 rows are 1024 bytes apart; seen with k along the
- * rows ("MN-major": B of P V) a step of 16 k is 2048 bytes further, and the next 64 columns are a block away.
+ * Every tile in shared memory is blocks of 64 columns; a block is one row of 128 bytes after another,
+ * swizzled by 128 bytes as TMA writes it, and begins at a multiple of 1024. Seen with k along the columns
+ * ("K-major": A, and B of Q K^T) a step of 16 k is 32 bytes further and groups of 8 rows are 1024 bytes
+ * apart; seen with k along the rows ("MN-major": B of P V) a step of 16 k is 2048 bytes further, and the next
+ * 64 columns are a block away.
  *
  * The products are asynchronous: what they read and write is not to be touched before wgmma_wait, and the
  * accumulators are passed to it so that the compiler does not either. */
@@ -19,15 +20,15 @@
 #define FX_ACC64 FX_ACC16(0), FX_ACC16(4)
 #define FX_ACC96 FX_ACC64, FX_ACC16(8)
 #define FX_ACC128 FX_ACC96, FX_ACC16(12)
-#define FX_OUT64 \
+#define FX_OUT64                                            \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
   "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}"
-#define FX_OUT96 \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+#define FX_OUT96                                                     \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"          \
   "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}"
-#define FX_OUT128 \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+#define FX_OUT128                                                    \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"          \
   "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
   "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
@@ -40,18 +41,20 @@ FX_DEVICE uint64_t describe(uint32_t address, uint32_t block) {
 
 /* d = A B, or d += A B with `add`; both K-major. */
 FX_DEVICE void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, int add) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." FX_WGMMA_TYPES
-               " " FX_OUT64 ", %32, %33, p, 1, 1, 0, 0;}"
-               : FX_ACC64
-               : "l"(a), "l"(b), "r"(add)
-               : "memory");
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." FX_WGMMA_TYPES
+      " " FX_OUT64 ", %32, %33, p, 1, 1, 0, 0;}"
+      : FX_ACC64
+      : "l"(a), "l"(b), "r"(add)
+      : "memory");
 }
 FX_DEVICE void wgmma(float (&d)[16][4], uint64_t a, uint64_t b, int add) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." FX_WGMMA_TYPES
-               " " FX_OUT128 ", %64, %65, p, 1, 1, 0, 0;}"
-               : FX_ACC128
-               : "l"(a), "l"(b), "r"(add)
-               : "memory");
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." FX_WGMMA_TYPES
+      " " FX_OUT128 ", %64, %65, p, 1, 1, 0, 0;}"
+      : FX_ACC128
+      : "l"(a), "l"(b), "r"(add)
+      : "memory");
 }
 
 /* d += A B, A from registers, B MN-major. */

@@ -32,8 +32,7 @@ fx_status fx_cuda_check(const fx_cuda_driver *driver, int result, const char *wh
 static fx_status open_driver(void) {
   static const fx_cuda_symbol symbols[] = {
 #define FX_CUDA_DRIVER_SYMBOL(field, name, parameters) {name, offsetof(fx_cuda_driver, field)},
-      FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_SYMBOL)
-  };
+      FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_SYMBOL)};
   static const fx_cuda_symbol optional[] = {FX_CUDA_DRIVER_OPTIONAL_LIST(FX_CUDA_DRIVER_SYMBOL)
 #undef FX_CUDA_DRIVER_SYMBOL
   };
