@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backward, deterministic but for learnable tables: P is recomputed from q, k and lse twice.
  *
- * flex_bwd_prepare: lse2, delta = rowsum(dO O) - dlse, and per block of 64 rows the keys that limits let
- * through. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and row blocks that
- * see it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. Beyond D = 128
- * eight warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64 rows: dQ = dS K.
- * flex_bwd_sinks: a CTA a head, in a fixed order. */
+ * Behind flash_prepare.cuh. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and
+ * row blocks that see it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers.
+ * Beyond D = 128 eight warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64
+ * rows: dQ = dS K. */
 #if FX_TYPE == 0
 enum { STEP = FX_D > 128 ? 16 : 32 };
 #else

@@ -492,8 +492,8 @@ static void slice(int *index, int *of) {
   if (text && sscanf(text, "%d/%d", index, of) != 2) *index = 0, *of = 1; // NOLINT: checked
 }
 
-/* Every variant at every head dimension in the 16-bit types, which have kernels of their own on sm_90a; in fp32
- * at one head dimension or another. */
+/* Every variant at every head dimension in the 16-bit types, which have kernels of their own on sm_90a; in
+ * fp32 at one head dimension or another. */
 static void grid(void) {
   int index, of, number = 0;
   slice(&index, &of);
