@@ -218,9 +218,10 @@ static small_save save_small(const char *dir, int64_t step, uint64_t salt, int r
 static int64_t wrong_in(const fx_ckpt *ckpt, uint64_t salt) {
   int64_t step = fx_ckpt_state_get(ckpt)->step, count = 0, wrong = 0;
   float w[ROWS * COLUMNS], m[ROWS * COLUMNS];
-  fx_ckpt_region regions[] = {{"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, w, 0},
-                              {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, m, 0},
-                              {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count, 0}};
+  fx_ckpt_region regions[] = {
+      {"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, w, 0},
+      {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, m, 0},
+      {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count, 0}};
   if (fx_ckpt_read(ckpt, regions, 3) != FX_OK) return -1;
   for (int64_t i = 0; i < ROWS * COLUMNS; i++)
     wrong += w[i] != element(i, step, salt) || m[i] != element(i, step, salt);

@@ -147,8 +147,8 @@ __device__ inline float drop(float x, u32 random, const dropout_params &d) {
   return (float)(random >> 8) * 5.9604644775390625e-8f /* 2^-24 */ < d.p ? 0.0f : x * d.keep;
 }
 
-/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
- * samples' positions; y may be x. */
+/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of
+ * all samples' positions; y may be x. */
 KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y, dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, wide = vectors ? VEC / 4 : 1, width = quads / wide, n = d.rows * width;
