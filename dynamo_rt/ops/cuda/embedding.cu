@@ -148,7 +148,8 @@ struct dropout_params {
 };
 
 /* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
- * samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128 rows of a sample, or null. */
+ * samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128 rows of a
+ * sample, or null. */
 KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
                       dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
