@@ -152,7 +152,7 @@ static void relations(void) {
        {"attention.variant=causal takes no parameter attention.params.window"}},
       {"parallel: {tensor: 2}\n", ":1:20", {"parallel.tensor=2 is not available yet"}},
       {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
-      {"parallel: {zero: 1}\n", ":1:18", {"parallel.zero=1 is not available yet"}},
+      {"parallel: {zero: 3}\n", ":1:18", {"parallel.zero=3 is not available yet", "parallel.zero=2"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;
@@ -302,7 +302,7 @@ static void override_errors(void) {
        "windw=3: attention.variant=causal takes no parameter attention.params.windw"},
       {"optimizer.lr=1e-5",
        "command line: optimizer.lr=1e-5: optimizer.min_lr=0.001 is above optimizer.lr=1e-05"},
-      {"parallel.zero=1", "command line: parallel.zero=1: parallel.zero=1 is not available yet"},
+      {"parallel.zero=3", "command line: parallel.zero=3: parallel.zero=3 is not available yet"},
       {"model.name=\"a\nb\"z", "command line: model.name=\"a?b\"z: not valid YAML"},
   };
   const char *path = fx_temp_file(fx_temp_dir(), "lr.yaml", "optimizer: {min_lr: 0.001}\n");

@@ -44,7 +44,7 @@ case_of "sequence longer than positions" 2 'max_position_embeddings' "${good[@]}
 case_of "no data" 2 'data.train' "$here/tiny.yaml"
 case_of "unknown variant" 2 'attention.variant.*causal|causal.*attention.variant' "${good[@]}" attention.variant=causl
 case_of "sliding window without a window" 2 'window' "${good[@]}" attention.variant=sliding_window
-case_of "zero is not there yet" 2 'parallel.zero' "${good[@]}" parallel.zero=1
+case_of "zero 3 is not there yet" 2 'parallel.zero' "${good[@]}" parallel.zero=3
 case_of "tensor parallelism is not there yet" 2 'parallel.tensor' "${good[@]}" parallel.tensor=2
 case_of "context parallelism is not there yet" 2 'parallel.context' "${good[@]}" parallel.context=2
 case_of "missing corpus" 3 'nowhere.txt' "${good[@]}" data.train=nowhere.txt
