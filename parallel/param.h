@@ -62,18 +62,19 @@ typedef struct fx_params {
   int64_t num_decay;
   fx_param_bucket *bucket;
   int64_t num_buckets, bucket_capacity;
-  int64_t bucket_elements;    /* set before fx_params_allocate: of a bucket, about; 0: the default */
-  int zero;                   /* set before fx_params_allocate, as the next two: the stage of ZeRO, 0: none */
-  int zero_rank, zero_size;   /* this rank among those that share the state; zero_size 0: alone */
-  int64_t num_sharded;        /* elements [0, num_sharded) lie in buckets */
-  int64_t num_padding;        /* among them, of buckets */
-  int64_t num_own;            /* elements of the buffers of this rank's state; numel without ZeRO */
-  bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
+  int64_t bucket_elements;  /* set before fx_params_allocate: of a bucket, about; 0: the default */
+  int zero;                 /* set before fx_params_allocate, as the next two: the stage of ZeRO, 0: none */
+  int zero_rank, zero_size; /* this rank among those that share the state; zero_size 0: alone */
+  int64_t num_sharded;      /* elements [0, num_sharded) lie in buckets */
+  int64_t num_padding;      /* among them, of buckets */
+  int64_t num_own;          /* elements of the buffers of this rank's state; numel without ZeRO */
+  bool weights_only;        /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
   fx_device *device; /* set before fx_params_allocate: the buffers are memory of this device; NULL: plain
                         memory of the host */
   fx_dtype dtype;    /* set before fx_params_allocate: FX_BF16 adds the compute copy; else FX_F32 (0) */
-  float *weight, *grad, *exp_avg, *exp_avg_sq; /* flat buffers, owned; fp32 masters. Under ZeRO packed,
-                        [num_own]; but weight stays [numel] where kernels read it, that is without `compute` */
+  float *weight, *grad, *exp_avg,
+      *exp_avg_sq;   /* flat buffers, owned; fp32 masters. Under ZeRO packed,
+[num_own]; but weight stays [numel] where kernels read it, that is without `compute` */
   float *grad_whole; /* ZeRO 1: [num_sharded], this rank's gradients before they are summed; else NULL */
   uint16_t *compute; /* bfloat16 copy of the weights in the same layout, or NULL; who changes weights sees to
                         it: adamw, and a plan that casts them after they were filled */
@@ -99,10 +100,11 @@ fx_status fx_params_upload(const fx_params *params, float *flat, const float *ho
 bool fx_params_on_host(const fx_params *params);
 void fx_params_fini(fx_params *params);
 
-/* Address of a parameter's local part in one of the whole flat buffers (rows are contiguous: a slab is whole rows).
+/* Address of a parameter's local part in one of the whole flat buffers (rows are contiguous: a slab is whole
+ * rows).
  */
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat);
-int64_t fx_param_offset(const fx_params *params, const fx_param *param); /* the same in elements */
+int64_t fx_param_offset(const fx_params *params, const fx_param *param);   /* the same in elements */
 int64_t fx_param_numel(const fx_param *param);                             /* local */
 const fx_param *fx_params_find(const fx_params *params, const char *name); /* NULL when absent */
 

@@ -106,6 +106,7 @@ typedef struct fx_config_parallel {
   int64_t context;
   int64_t zero;
   int64_t bucket_elements;
+  int64_t watchdog;
 } fx_config_parallel;
 
 typedef struct fx_config_data {

@@ -51,8 +51,9 @@ static double mib(int64_t bytes) {
 
 void fx_memory_print(const fx_memory_account *a, char text[FX_MEMORY_TEXT]) {
   char snapshot[48] = "", comm[48] = "", computed[160], gpu[256] = "";
-  snprintf(computed, sizeof computed, "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)",
-           mib(a->weights), mib(a->gradients), mib(a->moments), mib(a->arena), mib(a->arena_bound));
+  snprintf(computed, sizeof computed,
+           "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)", mib(a->weights),
+           mib(a->gradients), mib(a->moments), mib(a->arena), mib(a->arena_bound));
   if (a->snapshot) snprintf(snapshot, sizeof snapshot, " + snapshot %.1f", mib(a->snapshot));
   if (a->gpu_comm) snprintf(comm, sizeof comm, " + communicators %.1f", mib(a->gpu_comm));
   if (a->gpu)

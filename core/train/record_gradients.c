@@ -36,8 +36,8 @@ static fx_value flat_value(const sink *s, const char *name, float *flat, int64_t
 
 /* The gradient of a storage to its place in a flat buffer. */
 static void put(const sink *s, int64_t storage, float *place) {
-  fx_value to = fx_graph_persistent(FX_AT(s->graph), "gradients", place,
-                                    s->c->model->params.storage[storage].type);
+  fx_value to =
+      fx_graph_persistent(FX_AT(s->graph), "gradients", place, s->c->model->params.storage[storage].type);
   (s->add ? fx_accumulate : fx_store)(FX_AT(s->graph), to, s->grads[storage]);
 }
 

@@ -58,7 +58,8 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, const range *
   fx_adamw_values v = {.param = fx_graph_persistent(FX_AT(graph), "weights", p->weight + r->master, type),
                        .grad = fx_graph_persistent(graph, "gradients", p->grad + r->packed, type),
                        .exp_avg = fx_graph_persistent(graph, "exp_avg", p->exp_avg + r->packed, type),
-                       .exp_avg_sq = fx_graph_persistent(graph, "exp_avg_sq", p->exp_avg_sq + r->packed, type),
+                       .exp_avg_sq =
+                           fx_graph_persistent(graph, "exp_avg_sq", p->exp_avg_sq + r->packed, type),
                        .lr = fx_graph_input(graph, "lr"),
                        .step = fx_graph_input(graph, "optimizer_step"),
                        .norm = norm,
@@ -92,8 +93,7 @@ fx_status fx_record_update(const fx_step_config *c, const fx_step_results *resul
     fx_graph_persistent(FX_AT(graph), "snapshot", c->snapshot, fx_type_1d(FX_F32, 3 * p->num_own));
   fx_value norm = fx_clip(FX_AT(graph), record_squares(c, graph),
                           (fx_clip_attr){c->model->config->optimizer.clip_grad}, &factor);
-  fx_value kept =
-      fx_graph_persistent(FX_AT(graph), "grad_norm", results->grad_norm, fx_type_1d(FX_F32, 1));
+  fx_value kept = fx_graph_persistent(FX_AT(graph), "grad_norm", results->grad_norm, fx_type_1d(FX_F32, 1));
   fx_store(FX_AT(graph), kept, norm);
   for (int64_t i = 0; next_range(p, i, &r); i++)
     if (r.count > 0) record_adamw(c, graph, &r, snapshot, norm, factor);

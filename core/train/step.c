@@ -260,7 +260,8 @@ void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account) {
   const fx_step_config *c = &stepper->config;
   const fx_params *p = &c->model->params;
   const int64_t element = (int64_t)sizeof(float);
-  account->weights = p->compute ? p->num_own * element + p->numel * (int64_t)sizeof(uint16_t) : p->numel * element;
+  account->weights =
+      p->compute ? p->num_own * element + p->numel * (int64_t)sizeof(uint16_t) : p->numel * element;
   account->gradients = p->num_own * element + (p->grad_whole ? p->num_sharded * element : 0);
   account->moments = 2 * p->num_own * element;
   account->gpu = c->device->backend != FX_BACKEND_CPU;
