@@ -96,12 +96,12 @@ static const char *row(const report *r, bool here, char text[ROW_BYTES]) {
   if (r->number == 0)
     snprintf(text, ROW_BYTES, "%s, no collective yet", step);
   else
-    snprintf(text, ROW_BYTES, "%s; collective %lld of %s#%d, %s %s x %lld (%lld bytes), %s %.1f s %s%s%s",
+    snprintf(text, ROW_BYTES, "%s; collective %lld of %s#%d, %s %s x %lld (%lld bytes), %s %.1f s%s%s%s",
              step, (long long)r->number, r->comm, r->comm_id, fx_collective_name((fx_collective)r->kind),
              fx_dtype_name((fx_dtype)r->dtype), (long long)r->count,
              (long long)(r->count * (int64_t)fx_dtype_bytes((fx_dtype)r->dtype)),
-             r->pending ? "not complete for" : "issued", (double)r->waited_ms / 1000, r->pending ? "" : "ago",
-             r->error[0] ? ": " : "", r->error);
+             r->pending ? "not complete for" : "issued", (double)r->waited_ms / 1000,
+             r->pending ? "" : " ago", r->error[0] ? ": " : "", r->error);
   return text;
 }
 
@@ -129,15 +129,24 @@ static void print_table(const fx_watchdog *w) {
     fx_log_line(log, FX_LOG_ERROR, "watchdog: rank %d %s", r, row(&w->reports[r], w->here[r], text));
 }
 
+static bool is_abandoned(fx_watchdog *w) {
+  pthread_mutex_lock(&w->mutex);
+  bool abandoned = w->abandoned;
+  pthread_mutex_unlock(&w->mutex);
+  return abandoned;
+}
+
+/* Once this rank is given up its communicators may be gone; the others have aborted theirs, perhaps before
+ * this one got here, and the table is still to be printed. */
 static void end_job(fx_watchdog *w) {
-  w->reports[w->control->rank] = look(w); /* not as old as the meeting */
+  if (!is_abandoned(w)) w->reports[w->control->rank] = look(w); /* not as old as the meeting */
   __atomic_store_n(&w->alarmed, true, __ATOMIC_RELEASE);
   print_table(w);
   int speaker = 0;
   while (speaker < w->control->size && !w->here[speaker]) speaker++;
   if (speaker != w->control->rank && w->options.fatal)
     nanosleep(&(struct timespec){GRACE_MS / 1000, 0}, NULL);
-  for (int i = 0; i < FX_WATCHDOG_COMMS; i++) fx_comm_abort(w->options.comm[i]);
+  for (int i = 0; i < FX_WATCHDOG_COMMS && !is_abandoned(w); i++) fx_comm_abort(w->options.comm[i]);
   if (w->options.fatal) w->options.fatal(w->options.ctx, FX_ERR_COMM);
 }
 
@@ -170,13 +179,11 @@ static void *watch(void *arg) {
       leaving += w->here[r] && w->reports[r].leaving;
       alarms += w->here[r] && w->reports[r].alarm;
     }
-    pthread_mutex_lock(&w->mutex);
-    bool abandoned = w->abandoned;
-    pthread_mutex_unlock(&w->mutex);
-    if (abandoned || leaving == size) break;
-    if (here == size && !alarms) continue;
-    end_job(w);
-    break;
+    if (here < size || alarms) {
+      end_job(w);
+      break;
+    }
+    if (leaving == size) break;
   }
   return NULL;
 }
@@ -258,6 +265,12 @@ void fx_watchdog_stop(fx_watchdog *w, bool together) {
   pthread_mutex_unlock(&w->mutex);
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += together ? w->options.timeout_ms / 1000 + 1 : GRACE_MS / 1000;
-  if (pthread_timedjoin_np(w->thread, NULL, &until) == 0) destroy(w); /* else it sits in its last meeting */
+  until.tv_sec += together ? w->options.timeout_ms / 1000 + 1 : 2 * GRACE_MS / 1000;
+  if (pthread_timedjoin_np(w->thread, NULL, &until) == 0) {
+    destroy(w);
+    return;
+  }
+  pthread_mutex_lock(&w->mutex); /* it sits in its last meeting, and keeps its memory */
+  w->abandoned = true;
+  pthread_mutex_unlock(&w->mutex);
 }

