@@ -24,7 +24,7 @@ typedef struct fixture_options {
   int threads;
   fx_exec_mode mode;
   bool poison, keep_logits, cuda;
-  bool pretend_cuda; /* plans as for a GPU, to be prepared but not run */
+  bool pretend_cuda;           /* plans as for a GPU, to be prepared but not run */
   const fx_topology *topology; /* gradients are summed over its dp_cp */
 } fixture_options;
 
