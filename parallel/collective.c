@@ -87,13 +87,15 @@ static fx_status fresh_vjp(fx_graph *graph, const fx_node *node, const fx_value 
     din[0] = fx_reduce_scatter(graph, a->comm, lane, dout[0]);
   else if (a->kind == FX_REDUCE_SCATTER)
     din[0] = fx_all_gather(graph, a->comm, lane, dout[0]);
+  else if (a->kind == FX_ALL_REDUCE)
+    din[0] = dout[0];
   else
     din[0] = fx_send_recv(graph, a->comm, lane, dout[0], a->peer_from, a->peer);
   return fx_graph_status(graph);
 }
 
 static const fx_op g_collective = {
-    .name = "collective", /* reduce_scatter, all_gather, send_recv */
+    .name = "collective", /* all_reduce, reduce_scatter, all_gather, send_recv */
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
@@ -152,6 +154,10 @@ fx_value fx_reduce_scatter(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_valu
 
 fx_value fx_all_gather(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
   return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_GATHER));
+}
+
+fx_value fx_sum_ranks(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
+  return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_REDUCE));
 }
 
 fx_value fx_send_recv(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int to, int from) {

@@ -14,6 +14,9 @@ extern "C" {
 /* x := sum (or max) over the group, in place, in rank order. x contiguous; returns its value after the sum.
  */
 fx_value fx_all_reduce(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, fx_reduce reduce);
+/* The sum over the group as a new value, the same on every rank; x stays. Its backward passes the gradient
+ * on as it is: what follows is replicated, so every rank has all of it. */
+fx_value fx_sum_ranks(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
 /* x := x of rank `root`, in place. */
 fx_value fx_broadcast(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int root);
 /* x [size * n, ...] -> the summed block of this rank [n, ...]. Its backward is all_gather. */

@@ -23,21 +23,22 @@ fx_status fx_params_add_storage(fx_params *params, fx_type type, bool decay, int
   return FX_OK;
 }
 
+fx_status fx_params_add_part(fx_params *params, const fx_param *part) {
+  int before = 0;
+  for (int64_t i = 0; i < params->num_params; i++) before += strcmp(params->param[i].name, part->name) == 0;
+  if (part->part != before) return fx_error(FX_ERR_INTERNAL, "parameter %s is declared twice", part->name);
+  FX_TRY(fx_grow(&params->param, &params->param_capacity, params->num_params + 1, sizeof *params->param));
+  params->param[params->num_params++] = *part;
+  return FX_OK;
+}
+
 fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, int64_t row, int ndim,
                         const int64_t *dim, fx_init_kind init, double init_std) {
-  if (fx_params_find(params, name)) return fx_error(FX_ERR_INTERNAL, "parameter %s is declared twice", name);
-  FX_TRY(fx_grow(&params->param, &params->param_capacity, params->num_params + 1, sizeof *params->param));
-  fx_param *param = &params->param[params->num_params++];
-  *param = (fx_param){.ndim = ndim,
-                      .shard = FX_SHARD_NONE,
-                      .storage = storage,
-                      .row = row,
-                      .norm_owner = true,
-                      .init = init,
-                      .init_std = init_std};
-  strncpy(param->name, name, sizeof param->name - 1);
-  for (int i = 0; i < ndim; i++) param->dim[i] = param->count[i] = dim[i];
-  return FX_OK;
+  fx_param param = {
+      .ndim = ndim, .storage = storage, .row = row, .owner = true, .init = init, .init_std = init_std};
+  strncpy(param.name, name, sizeof param.name - 1);
+  for (int i = 0; i < ndim; i++) param.dim[i] = param.count[i] = dim[i];
+  return fx_params_add_part(params, &param);
 }
 
 static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **out) {
@@ -51,10 +52,11 @@ static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **o
   return FX_OK;
 }
 
-typedef enum part { PART_BUCKETS, PART_DECAY, PART_REST, PART_COUNT } part;
+typedef enum part { PART_BUCKETS, PART_DECAY, PART_REST } part;
 
 static part part_of(const fx_param_storage *storage) {
-  return !storage->decay ? PART_REST : storage->compute ? PART_BUCKETS : PART_DECAY;
+  if (!storage->decay) return PART_REST;
+  return storage->compute && storage->group == FX_GROUP_SHARDED ? PART_BUCKETS : PART_DECAY;
 }
 
 /* Ends the bucket that the layout has come to. */
@@ -69,26 +71,44 @@ static fx_status close_bucket(fx_params *params, int64_t *begin, int64_t *place)
   return FX_OK;
 }
 
-static fx_status lay_out(fx_params *params) {
+static void place_storage(fx_params *params, fx_param_storage *storage) {
+  storage->offset = params->numel;
+  params->numel += (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), GRAIN);
+}
+
+static fx_status lay_out_buckets(fx_params *params) {
   int64_t begin = 0, place = 0, storages = 0;
   int64_t want = params->bucket_elements ? params->bucket_elements : DEFAULT_BUCKET;
-  params->numel = params->num_sharded = params->num_buckets = 0;
-  for (part p = 0; p < PART_COUNT; p++) {
-    for (int64_t s = params->num_storages - 1; s >= 0; s--) {
-      fx_param_storage *storage = &params->storage[s];
-      if (part_of(storage) != p) continue;
-      storage->offset = params->numel;
-      params->numel += (int64_t)fx_align_up((size_t)fx_type_numel(&storage->type), GRAIN);
-      storages++;
-      if (p != PART_BUCKETS || (params->numel - begin < want && storages < FX_BUCKET_STORAGES)) continue;
-      FX_TRY(close_bucket(params, &begin, &place));
-      storages = 0;
-    }
-    if (p == PART_BUCKETS && params->numel > begin) FX_TRY(close_bucket(params, &begin, &place));
-    if (p == PART_BUCKETS) params->num_sharded = params->numel;
-    if (p == PART_BUCKETS) params->num_padding = params->numel - place;
-    if (p == PART_DECAY) params->num_decay = params->numel;
+  for (int64_t s = params->num_storages - 1; s >= 0; s--) {
+    if (part_of(&params->storage[s]) != PART_BUCKETS) continue;
+    place_storage(params, &params->storage[s]);
+    storages++;
+    if (params->numel - begin < want && storages < FX_BUCKET_STORAGES) continue;
+    FX_TRY(close_bucket(params, &begin, &place));
+    storages = 0;
   }
+  if (params->numel > begin) FX_TRY(close_bucket(params, &begin, &place));
+  params->num_sharded = params->numel;
+  params->num_padding = params->numel - place;
+  return FX_OK;
+}
+
+static void lay_out_groups(fx_params *params, part p, int64_t begin[FX_GROUP_COUNT + 1]) {
+  for (int group = 0; group < FX_GROUP_COUNT; group++) {
+    begin[group] = params->numel;
+    for (int64_t s = params->num_storages - 1; s >= 0; s--)
+      if (part_of(&params->storage[s]) == p && params->storage[s].group == (fx_param_group)group)
+        place_storage(params, &params->storage[s]);
+  }
+  begin[FX_GROUP_COUNT] = params->numel;
+}
+
+static fx_status lay_out(fx_params *params) {
+  params->numel = params->num_buckets = 0;
+  FX_TRY(lay_out_buckets(params));
+  lay_out_groups(params, PART_DECAY, params->group_begin[0]);
+  params->num_decay = params->numel;
+  lay_out_groups(params, PART_REST, params->group_begin[1]);
   params->num_own = params->numel;
   if (params->zero)
     params->num_own = params->num_sharded / params->zero_size + params->numel - params->num_sharded;
@@ -169,15 +189,16 @@ static void initialize_param(const fx_params *params, const fx_param *param, uin
   float *data = fx_param_data(params, param, weight);
   uint64_t site = fx_hash64_text(param->name);
   int64_t cols = param->ndim == 2 ? param->count[1] : 1, global_cols = param->ndim == 2 ? param->dim[1] : 1;
+  int64_t pitch = fx_param_pitch(params, param);
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < param->count[0]; r++) {
     int64_t first = (param->start[0] + r) * global_cols + param->start[1];
     if (param->init == FX_INIT_NORMAL)
-      draw_normals(data + r * cols, cols, first, seed, site, param->init_std);
+      draw_normals(data + r * pitch, cols, first, seed, site, param->init_std);
     for (int64_t c = 0; param->init != FX_INIT_NORMAL && c < cols; c++)
-      data[r * cols + c] = param->init == FX_INIT_ONES       ? 1.0f
-                           : param->init == FX_INIT_CONSTANT ? (float)param->init_std
-                                                             : 0.0f;
+      data[r * pitch + c] = param->init == FX_INIT_ONES       ? 1.0f
+                            : param->init == FX_INIT_CONSTANT ? (float)param->init_std
+                                                              : 0.0f;
   }
 }
 
@@ -211,10 +232,13 @@ void fx_params_fini(fx_params *params) {
   memset(params, 0, sizeof *params);
 }
 
+int64_t fx_param_pitch(const fx_params *params, const fx_param *param) {
+  const fx_type *type = &params->storage[param->storage].type;
+  return type->ndim == 2 ? type->dim[1] : 1;
+}
+
 int64_t fx_param_offset(const fx_params *params, const fx_param *param) {
-  const fx_param_storage *storage = &params->storage[param->storage];
-  int64_t cols = storage->type.ndim == 2 ? storage->type.dim[1] : 1;
-  return storage->offset + param->row * cols;
+  return params->storage[param->storage].offset + param->row * fx_param_pitch(params, param) + param->col;
 }
 
 float *fx_param_data(const fx_params *params, const fx_param *param, float *flat) {

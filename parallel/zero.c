@@ -37,17 +37,42 @@ static const fx_param_bucket *bucket_of(const fx_params *params, int64_t flat) {
   return NULL;
 }
 
-fx_zero_range fx_zero_range_of(const fx_params *params, const fx_param *param) {
-  int64_t flat = fx_param_offset(params, param), count = fx_param_numel(param);
-  const fx_param_bucket *bucket = bucket_of(params, flat);
-  if (!bucket)
-    return (fx_zero_range){0, count, fx_zero_rest(params, flat), fx_zero_weight_rest(params, flat), true};
+/* Where the local part of a parameter lies in the flat layout. */
+typedef struct area {
+  int64_t offset, pitch, rows, cols;
+} area;
+
+int fx_zero_boxes(const fx_params *params, const fx_param *param, fx_zero_box box[FX_ZERO_BOXES]) {
+  area a = {fx_param_offset(params, param), fx_param_pitch(params, param), param->count[0],
+            param->ndim == 2 ? param->count[1] : 1};
+  const fx_param_bucket *bucket = bucket_of(params, a.offset);
+  if (!bucket) {
+    box[0] = (fx_zero_box){.rows = a.rows,
+                           .cols = a.cols,
+                           .packed = fx_zero_rest(params, a.offset),
+                           .master = fx_zero_weight_rest(params, a.offset),
+                           .pitch = a.pitch,
+                           .shared = true};
+    return a.rows > 0;
+  }
   fx_zero_slice slice = fx_zero_slice_of(params, bucket);
-  int64_t begin = fx_max_i64(flat, slice.flat), end = fx_min_i64(flat + count, slice.flat + slice.count);
-  if (begin >= end) return (fx_zero_range){0, 0, 0, 0, false};
-  int64_t skip = begin - slice.flat;
-  return (fx_zero_range){begin - flat, end - begin, slice.packed + skip,
-                         fx_zero_master(params, &slice) + skip, !params->zero};
+  int64_t from = slice.flat - a.offset, to = from + slice.count; /* of the area: what the slice covers */
+  int64_t first = from < a.cols ? 0 : (from - a.cols) / a.pitch + 1;
+  int64_t end = to <= 0 ? 0 : fx_min_i64(a.rows, fx_ceil_div(to, a.pitch));
+  if (first >= end) return 0;
+  int64_t left = fx_max_i64(0, from - first * a.pitch),
+          right = fx_min_i64(a.cols, to - (end - 1) * a.pitch); /* of the first row, of the last one */
+  int64_t master = fx_zero_master(params, &slice);
+  int count = 0;
+  for (int64_t row = first; row < end;) {
+    int64_t col = row == first ? left : 0, cols = (row == end - 1 ? right : a.cols) - col, rows = 1;
+    if (cols == a.cols) rows = (right == a.cols ? end : end - 1) - row;
+    int64_t at = row * a.pitch + col - from;
+    box[count++] =
+        (fx_zero_box){row, rows, col, cols, slice.packed + at, master + at, a.pitch, !params->zero};
+    row += rows;
+  }
+  return count;
 }
 
 void fx_zero_pack(const fx_params *params, float *host) {

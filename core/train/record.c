@@ -15,10 +15,20 @@ static fx_value scalar(fx_graph *graph, const char *name, float *data) {
 static fx_value record_loss(const fx_step_config *c, fx_graph *graph, const fx_model_values *values,
                             bool train, fx_value *nll) {
   fx_value hidden = fx_model_hidden(c->model, graph, values, c->attention, train);
-  fx_value targets = fx_graph_input(FX_AT(graph), "targets"),
-           factor = fx_graph_input(FX_AT(graph), "loss_factor");
-  fx_head_ce_attr attr = {c->model->config->model.vocab_size};
-  return fx_head_ce(FX_AT(graph), hidden, fx_model_head(c->model, values), targets, factor, attr, nll);
+  return fx_model_loss(c->model, graph, values, hidden, nll);
+}
+
+/* Loss and flags over data-parallel ranks; flags, which any rank may raise, over tensor-parallel ones too,
+ * where every rank has the same loss. */
+static fx_value record_signal(const fx_step_config *c, fx_graph *graph, fx_value signal, float *data) {
+  fx_comm *tp = c->model->share.tp.comm;
+  if (c->dp && c->dp->size > 1)
+    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
+  if (tp)
+    fx_all_reduce(FX_AT(graph), tp, FX_LANE_COMM_BULK,
+                  fx_graph_persistent(FX_AT(graph), "flags", data + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
+                  FX_REDUCE_SUM);
+  return signal;
 }
 
 static fx_status record_micro(const fx_step_config *c, const fx_step_results *results, fx_phase phase,
@@ -38,8 +48,7 @@ static fx_status record_micro(const fx_step_config *c, const fx_step_results *re
     fx_store(FX_AT(graph),
              fx_graph_persistent(graph, "flags", results->signal + 1, fx_type_1d(FX_F32, FX_STEP_FLAGS)),
              fx_graph_input(graph, "flags"));
-  if (last && c->dp && c->dp->size > 1)
-    signal = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, signal, FX_REDUCE_SUM);
+  if (last) signal = record_signal(c, graph, signal, results->signal);
   if (last) fx_store(FX_AT(graph), fx_graph_persistent(graph, "results", results->loss, signal_type), signal);
   status = fx_graph_status(graph);
 free_values:
@@ -60,7 +69,7 @@ static fx_status record_eval(const fx_step_config *c, const fx_step_results *res
 
 static fx_status record_logits(const fx_step_config *c, const fx_step_results *results, fx_graph *graph) {
   fx_model_values values = {NULL};
-  FX_ASSERT(results->logits);
+  FX_ASSERT(results->logits && !c->model->share.tp.comm);
   FX_TRY(fx_model_bind(c->model, graph, &values));
   fx_value hidden = fx_model_hidden(c->model, graph, &values, c->attention, false);
   fx_value logits = fx_linear(FX_AT(graph), hidden, fx_model_head(c->model, &values), FX_NONE,

@@ -130,6 +130,27 @@ static void reduce_in_place(const sink *s, int64_t begin, int64_t end) {
   fx_all_reduce(FX_AT(s->graph), s->c->dp, FX_LANE_COMM_BULK, range, FX_REDUCE_SUM);
 }
 
+/* Sums over tensor-parallel ranks what each has a part of: gradients of shared key heads, and of what all
+ * have alike where they come from rows of a sequence shard or from one rank's heads. None lies in a bucket.
+ */
+static void reduce_over_tensor(const sink *s) {
+  const fx_params *p = &s->c->model->params;
+  const fx_tensor_parallel *tp = &s->c->model->share.tp;
+  if (!tp->comm) return;
+  for (int part = 0; part < 2; part++) {
+    const int64_t *begin = p->group_begin[part];
+    int64_t heads = begin[FX_GROUP_SHARED_HEADS], same = begin[FX_GROUP_REPLICATED];
+    int64_t partial = tp->sequence ? same : begin[FX_GROUP_PARTIAL], end = begin[FX_GROUP_COUNT];
+    if (heads < same)
+      fx_all_reduce(FX_AT(s->graph), s->c->model->topology->kv, FX_LANE_COMM_CRITICAL,
+                    flat_value(s, "gradients", p->grad, fx_zero_rest(p, heads), same - heads), FX_REDUCE_SUM);
+    if (partial < end)
+      fx_all_reduce(FX_AT(s->graph), tp->comm, FX_LANE_COMM_CRITICAL,
+                    flat_value(s, "gradients", p->grad, fx_zero_rest(p, partial), end - partial),
+                    FX_REDUCE_SUM);
+  }
+}
+
 static fx_status record_whole(sink *s, const fx_value *weights, fx_value loss) {
   const fx_params *p = &s->c->model->params;
   FX_TRY(fx_autograd(s->graph, loss, weights, (int)p->num_storages, s->grads));
@@ -157,6 +178,7 @@ fx_status fx_record_gradients(const fx_step_config *c, fx_graph *graph, const fx
   for (int64_t i = 0; i < p->num_storages; i++) s.grads[i] = FX_NONE;
   flat_value(&s, "gradients", p->grad, 0, p->num_own);
   fx_status status = (p->zero ? record_shared : record_whole)(&s, values->weight, loss);
+  if (status == FX_OK && last) reduce_over_tensor(&s);
   if (status == FX_OK && last && c->dp && c->dp->size > 1) {
     reduce_in_place(&s, fx_zero_rest(p, p->num_sharded), p->num_own);
     status = fx_graph_status(graph);

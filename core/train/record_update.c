@@ -73,13 +73,29 @@ static void record_adamw(const fx_step_config *c, fx_graph *graph, const range *
   fx_adamw(FX_AT(graph), &v, snapshot ? copies : NULL, attr);
 }
 
-/* Of the whole gradient. What every rank has is counted by one. */
+/* Of the whole model's gradient. What several ranks have is counted by one of them: of tensor-parallel ranks
+ * by the first that has it, of those that share the state by the first. */
 static fx_value record_squares(const fx_step_config *c, fx_graph *graph) {
   const fx_params *p = &c->model->params;
-  int64_t count = p->zero && p->zero_rank > 0 ? fx_zero_rest(p, p->num_sharded) : p->num_own;
-  fx_value grad = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, count));
-  fx_value squares = fx_squares(FX_AT(graph), &grad, 1);
-  return p->zero ? fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, squares, FX_REDUCE_SUM) : squares;
+  const fx_model_share *share = &c->model->share;
+  fx_value grads[FX_MAX_SQUARES];
+  int64_t slices = fx_zero_rest(p, p->num_sharded);
+  int count = 0;
+  grads[count++] = fx_graph_persistent(FX_AT(graph), "gradients", p->grad, fx_type_1d(FX_F32, slices));
+  for (int part = 0; part < 2; part++)
+    for (int g = 0; g < FX_GROUP_COUNT; g++) {
+      int64_t begin = p->group_begin[part][g], end = p->group_begin[part][g + 1];
+      bool own = g == FX_GROUP_SHARDED || share->rank == 0 ||
+                 (g == FX_GROUP_SHARED_HEADS && share->rank % share->kv_ranks == 0);
+      if (!own || begin == end || (p->zero && p->zero_rank > 0)) continue;
+      grads[count++] = fx_graph_persistent(FX_AT(graph), "gradients", p->grad + fx_zero_rest(p, begin),
+                                           fx_type_1d(FX_F32, end - begin));
+    }
+  fx_value squares = fx_squares(FX_AT(graph), grads, count);
+  if (p->zero) squares = fx_all_reduce(FX_AT(graph), c->dp, FX_LANE_COMM_BULK, squares, FX_REDUCE_SUM);
+  if (share->tp.comm)
+    squares = fx_all_reduce(FX_AT(graph), share->tp.comm, FX_LANE_COMM_CRITICAL, squares, FX_REDUCE_SUM);
+  return squares;
 }
 
 fx_status fx_record_update(const fx_step_config *c, const fx_step_results *results, bool snapshot,

@@ -8,34 +8,25 @@
 #include "dynamo_rt/base/memory.h"
 #include "parallel/zero.h"
 
-enum { BOXES = 3 };
-
 void fx_regions_fini(fx_region_list *list) {
   free(list->region);
   free(list->path);
   memset(list, 0, sizeof *list);
 }
 
-/* Elements [begin, begin + count) of the parameter's local part, the first of them at data. */
-static void add_range(fx_region_list *list, const char *prefix, const fx_param *p, int64_t begin,
-                      int64_t count, float *data) {
-  int64_t cols = p->ndim == 2 ? p->count[1] : 1;
-  for (int64_t end = begin + count; begin < end;) {
-    int64_t row = begin / cols, col = begin % cols, rows = 1, width = fx_min_i64(cols - col, end - begin);
-    if (width == cols) rows = (end - begin) / cols;
-    fx_ckpt_region *region = &list->region[list->count];
-    snprintf(list->path[list->count], FX_CKPT_PATH_BYTES, "%s%s", prefix, p->name);
-    *region = (fx_ckpt_region){.path = list->path[list->count], .dtype = FX_F32, .ndim = p->ndim};
-    for (int d = 0; d < p->ndim; d++) {
-      region->dim[d] = p->dim[d];
-      region->start[d] = p->start[d] + (d == 0 ? row : col);
-      region->count[d] = d == 0 ? rows : width;
-    }
-    region->data = data;
-    list->count++;
-    data += rows * width;
-    begin += rows * width;
-  }
+static void add_box(fx_region_list *list, const char *prefix, const fx_param *p, const fx_zero_box *box,
+                    float *data) {
+  fx_ckpt_region *region = &list->region[list->count];
+  snprintf(list->path[list->count], FX_CKPT_PATH_BYTES, "%s%s", prefix, p->name);
+  *region = (fx_ckpt_region){.path = list->path[list->count], .dtype = FX_F32, .ndim = p->ndim};
+  region->start[0] = p->start[0] + box->row;
+  region->count[0] = box->rows;
+  if (p->ndim == 2) region->start[1] = p->start[1] + box->col;
+  if (p->ndim == 2) region->count[1] = box->cols;
+  for (int d = 0; d < p->ndim; d++) region->dim[d] = p->dim[d];
+  region->data = data;
+  region->pitch = box->pitch;
+  list->count++;
 }
 
 fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool save, fx_region_list *list) {
@@ -48,17 +39,20 @@ fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool save, fx_r
                {"/optimizer/exp_avg/", copy ? copy + params->num_own : params->exp_avg},
                {"/optimizer/exp_avg_sq/", copy ? copy + 2 * params->num_own : params->exp_avg_sq}};
   memset(list, 0, sizeof *list);
-  size_t capacity = BOXES * 3 * (size_t)params->num_params;
+  size_t capacity = FX_ZERO_BOXES * sizeof parts / sizeof parts[0] * (size_t)params->num_params;
   FX_TRY(fx_calloc(&list->region, capacity, sizeof *list->region));
   FX_TRY(fx_calloc(&list->path, capacity, sizeof *list->path));
   for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
     for (int64_t i = 0; i < params->num_params; i++) {
       const fx_param *p = &params->param[i];
-      fx_zero_range mine = fx_zero_range_of(params, p);
-      bool others = params->zero && mine.shared && i % params->zero_size != params->zero_rank;
-      if (save && others) continue;
-      float *data = parts[k].packed ? parts[k].packed + mine.packed : params->weight + mine.master;
-      add_range(list, parts[k].prefix, p, mine.begin, mine.count, data);
+      fx_zero_box box[FX_ZERO_BOXES];
+      int boxes = fx_zero_boxes(params, p, box);
+      for (int j = 0; j < boxes; j++) {
+        bool others = params->zero && box[j].shared && i % params->zero_size != params->zero_rank;
+        if (save && (!p->owner || others)) continue;
+        float *data = parts[k].packed ? parts[k].packed + box[j].packed : params->weight + box[j].master;
+        add_box(list, parts[k].prefix, p, &box[j], data);
+      }
     }
   return FX_OK;
 }

@@ -82,8 +82,8 @@ fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double second
 fx_status fx_trainer_restore(fx_trainer *run);
 
 /* regions.c. regions: of a copy [3 * num_own] of what this rank keeps (weights, both moments), or, on the
- * host, of the live state (NULL); to save, where what ranks share under ZeRO is dealt out among them, or to
- * load. copy_state: between such a copy and the state. */
+ * host, of the live state (NULL); to save, which leaves out what another rank owns, or to load. copy_state:
+ * between such a copy and the state. */
 fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool save, fx_region_list *list);
 fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
 void fx_regions_fini(fx_region_list *list);

@@ -54,7 +54,7 @@ fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
   size_t bytes = 3 * (size_t)model->params.num_own * sizeof(float);
   void *memory = NULL;
   if (model->params.device)
-    FX_TRY(fx_device_alloc_shared(model->params.device, FX_PLACE_HOST, bytes, &memory));
+    FX_TRY(fx_device_alloc_host(model->params.device, bytes, &memory));
   else
     FX_TRY(fx_alloc_aligned(&memory, bytes));
   memset(memory, 0, bytes);
@@ -64,7 +64,7 @@ fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
 
 void fx_step_snapshot_destroy(const fx_model *model, float *snapshot) {
   if (model && model->params.device)
-    fx_device_release_shared(model->params.device, FX_PLACE_HOST, snapshot);
+    fx_device_release_host(model->params.device, snapshot);
   else
     free(snapshot);
 }
@@ -72,7 +72,7 @@ void fx_step_snapshot_destroy(const fx_model *model, float *snapshot) {
 /* Results are written by the device and read by the host. */
 static fx_status allocate_result(fx_device *device, size_t count, float **out) {
   void *memory = NULL;
-  FX_TRY(fx_device_alloc_shared(device, FX_PLACE_HOST, count * sizeof(float), &memory));
+  FX_TRY(fx_device_alloc_host(device, count * sizeof(float), &memory));
   *out = memory;
   return FX_OK;
 }
@@ -115,7 +115,7 @@ void fx_stepper_destroy(fx_stepper *stepper) {
   float *results[] = {stepper->results.loss, stepper->results.grad_norm, stepper->results.nll,
                       stepper->results.logits};
   for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
-    fx_device_release_shared(stepper->config.device, FX_PLACE_HOST, results[i]);
+    fx_device_release_host(stepper->config.device, results[i]);
   free(stepper);
 }
 

@@ -258,6 +258,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   run->memory.gpu_start = gpu_in_use(run);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
+  FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run,
@@ -339,7 +340,8 @@ static fx_status run_step(fx_trainer *run, double lr) {
   return FX_OK;
 }
 
-/* Sum of nll and number of targets over the split; terms are added in rank order. */
+/* Sum of nll and number of targets over the split; terms are added in rank order. Tensor-parallel ranks have
+ * the same terms. */
 static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
   int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
@@ -359,7 +361,7 @@ static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets));
   fx_status status = fx_trainer_gather(run, mine, sizeof mine, &all, offsets);
-  for (int r = 0; status == FX_OK && r < size; r++) {
+  for (int r = 0; status == FX_OK && r < size; r += run->topology->tp) {
     double theirs[2];
     memcpy(theirs, all + offsets[r], sizeof theirs);
     total[0] += theirs[0];

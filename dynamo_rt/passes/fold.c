@@ -104,6 +104,7 @@ static bool fold_into_join(fx_graph *graph, int64_t n) {
 /* add(a, b) at node n: b's producer adds onto a. */
 static bool fold_sum(fx_graph *graph, int64_t n, fx_value a, fx_value b) {
   if (a == b || !whole_buffer(graph, a) || !whole_buffer(graph, b)) return false;
+  if (!whole_buffer(graph, graph->nodes[n].out[0])) return false;
   int32_t storage_a = graph->values[a].storage, storage_b = graph->values[b].storage;
   int64_t writer = first_write(graph, b);
   if (storage_a == storage_b || first_write(graph, a) >= writer || writer >= n) return false;
@@ -113,9 +114,12 @@ static bool fold_sum(fx_graph *graph, int64_t n, fx_value a, fx_value b) {
       touched_between(graph, n + 1, graph->num_nodes, fx_value_range(graph, b)))
     return false;
   if (!make_accumulate(graph, b, writer)) return false;
+  fx_value sum = graph->nodes[n].out[0];
+  int32_t storage_sum = graph->values[sum].storage;
   graph->nodes[n].dead = true;
-  fx_graph_replace_uses(graph, graph->nodes[n].out[0], b);
+  fx_graph_replace_uses(graph, sum, b);
   fx_graph_merge_storage(graph, storage_b, storage_a, 0);
+  fx_graph_merge_storage(graph, storage_sum, storage_a, 0); /* other looks at the sum go with it */
   return true;
 }
 

@@ -150,13 +150,30 @@ static void relations(void) {
       {"attention: {params: {window: 8}}\n",
        ":1:30",
        {"attention.variant=causal takes no parameter attention.params.window"}},
-      {"parallel: {tensor: 2}\n", ":1:20", {"parallel.tensor=2 is not available yet"}},
+      {"parallel: {tensor: 3}\n",
+       ":1:20",
+       {"model.num_attention_heads=4 is not a multiple of parallel.tensor=3",
+        "set parallel.tensor to a divisor"}},
+      {"parallel: {tensor: 4}\nmodel: {hidden_size: 192, num_attention_heads: 12, num_key_value_heads: 6}\n",
+       ":1:20",
+       {"model.num_key_value_heads=6 is neither a multiple nor a divisor of parallel.tensor=4"}},
+      {"parallel: {tensor: 4}\nmodel: {intermediate_size: 98}\n",
+       ":1:20",
+       {"model.intermediate_size=98 is not a multiple of parallel.tensor=4; change one of them"}},
+      {"parallel: {tensor: 4}\ntrain: {micro_batch_size: 1, seq_length: 130}\n",
+       ":1:20",
+       {"train.micro_batch_size=1 x train.seq_length=130 rows are not a multiple of parallel.tensor=4",
+        "parallel.sequence=false"}},
       {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
       {"parallel: {zero: 3}\n", ":1:18", {"parallel.zero=3 is not available yet", "parallel.zero=2"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;
   CHECK_OK(fx_config_parse("model: {max_position_embeddings: 10, position: none}", "x", &cfg));
+  fx_config_destroy(cfg);
+  CHECK_OK(fx_config_parse("parallel: {tensor: 4, sequence: false}\n"
+                           "train: {micro_batch_size: 1, seq_length: 130}",
+                           "x", &cfg));
   fx_config_destroy(cfg);
 }
 

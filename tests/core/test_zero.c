@@ -376,10 +376,14 @@ typedef struct packed_job {
 
 static void fill_gradient(const fx_params *p, int64_t step) {
   for (int64_t i = 0; i < p->num_params; i++) {
-    fx_zero_range mine = fx_zero_range_of(p, &p->param[i]);
+    fx_zero_box box[FX_ZERO_BOXES];
+    int64_t cols = p->param[i].ndim == 2 ? p->param[i].count[1] : 1;
     float *all = malloc((size_t)fx_param_numel(&p->param[i]) * sizeof *all);
     fx_fill_normal(all, fx_param_numel(&p->param[i]), (uint64_t)(100 * step + i), 0.1f);
-    memcpy(p->grad + mine.packed, all + mine.begin, (size_t)mine.count * sizeof *all);
+    for (int b = 0, count = fx_zero_boxes(p, &p->param[i], box); b < count; b++)
+      for (int64_t r = 0; r < box[b].rows; r++)
+        memcpy(p->grad + box[b].packed + r * box[b].pitch, all + (box[b].row + r) * cols + box[b].col,
+               (size_t)box[b].cols * sizeof *all);
     free(all);
   }
 }
@@ -393,8 +397,12 @@ static void collect(const fx_params *p, int rank, state *out) {
     out->numel = total;
   }
   for (int64_t i = 0; i < p->num_params; at += fx_param_numel(&p->param[i++])) {
-    fx_zero_range mine = fx_zero_range_of(p, &p->param[i]);
-    memcpy(out->weight + at + mine.begin, p->weight + mine.master, (size_t)mine.count * sizeof(float));
+    fx_zero_box box[FX_ZERO_BOXES];
+    int64_t cols = p->param[i].ndim == 2 ? p->param[i].count[1] : 1;
+    for (int b = 0, count = fx_zero_boxes(p, &p->param[i], box); b < count; b++)
+      for (int64_t r = 0; r < box[b].rows; r++)
+        memcpy(out->weight + at + (box[b].row + r) * cols + box[b].col,
+               p->weight + box[b].master + r * box[b].pitch, (size_t)box[b].cols * sizeof(float));
     const uint16_t *compute = p->compute + fx_param_offset(p, &p->param[i]);
     size_t bytes = (size_t)fx_param_numel(&p->param[i]) * sizeof *compute;
     if (rank == 0) memcpy(out->compute + at, compute, bytes);

@@ -13,7 +13,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/train/trainer.h"
 #include "parallel/comm/local/local.h"
-#include "parallel/zero.h"
+#include "tests/core/boxes.h"
 #include "tests/harness.h"
 
 enum { RUN_STEPS = 24, RUN_PARAMS = 64 };
@@ -39,13 +39,8 @@ static inline void run_observe(void *ctx, const fx_step_view *view) {
   r->params = p->num_params;
   r->loss[view->iteration] = view->loss;
   for (int64_t i = 0; i < p->num_params; i++) {
-    fx_zero_range mine = fx_zero_range_of(p, &p->param[i]);
-    double sum = 0;
     strcpy(r->name[i], p->param[i].name);
-    if (mine.shared && p->zero_rank > 0) continue;
-    for (int64_t k = 0; k < mine.count; k++)
-      sum += (double)p->grad[mine.packed + k] * p->grad[mine.packed + k];
-    r->squares[view->iteration][i] += sum;
+    r->squares[view->iteration][i] += box_squares(p, &p->param[i]);
   }
   pthread_mutex_unlock(&r->mutex);
   if (view->iteration == r->poison && (!p->zero || p->zero_rank == p->zero_size - 1)) p->grad[7] = NAN;
