@@ -235,7 +235,7 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
   fx_type type = *fx_graph_type(graph, q);
   state.o = fx_fill(graph, fx_type_of(FX_F32, type.ndim, type.dim), 0.0f);
   state.m = fx_fill(graph, lse_type(&type), 0.0f);
-  state.l = fx_fill(graph, lse_type(&type), 1.0f); /* apart from m: equal fills would be merged */
+  state.l = fx_fill(graph, lse_type(&type), 0.0f);
   return state;
 }
 

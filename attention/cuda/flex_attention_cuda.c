@@ -119,7 +119,8 @@ static fx_flash_key key_of(const fx_kernel_args *args, const fx_attention_attr *
                         .dtype = q->dtype,
                         .D = (int32_t)q->dim[3],
                         .R = args->in[LIMITS] ? attr->R : 0,
-                        .ask = attr->ask_mask != 0};
+                        .ask = attr->ask_mask != 0,
+                        .any_scale = !(attr->scale > 0.0f)};
 }
 
 fx_status fx_flex_attention_cuda(const fx_kernel_args *args) {

@@ -18,7 +18,6 @@ static const struct {
   int64_t limit;
   const char *advice;
 } unavailable[] = {
-    {"parallel.context", 1, "parallel.context=1"},
     {"parallel.zero", 2, "parallel.zero=2"},
 };
 
@@ -189,6 +188,20 @@ static fx_status check_available(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* A sequence is dealt to the context ranks in blocks of 128 positions, equally many each. */
+static fx_status check_context(const fx_config *cfg) {
+  long long ranks = cfg->parallel.context, length = cfg->train.seq_length;
+  if (cfg->parallel.context_exchange == FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL)
+    return conflict(cfg, "parallel.context_exchange", "parallel.context_exchange",
+                    "parallel.context_exchange=alltoall is not available yet; use ring, allgather or auto");
+  if (ranks > 1 && length % (128 * ranks) != 0)
+    return conflict(cfg, "train.seq_length", "parallel.context",
+                    "train.seq_length=%lld is not a multiple of 128 x parallel.context=%lld; set it to a "
+                    "multiple of %lld or lower parallel.context",
+                    length, ranks, 128 * ranks);
+  return FX_OK;
+}
+
 fx_status fx_config_resolve(fx_config *cfg) {
   FX_TRY(resolve_model(cfg));
   resolve_schedule(cfg);
@@ -197,6 +210,7 @@ fx_status fx_config_resolve(fx_config *cfg) {
   FX_TRY(check_tensor(cfg));
   FX_TRY(check_schedule(cfg));
   FX_TRY(check_available(cfg));
+  FX_TRY(check_context(cfg));
   FX_TRY(fx_specs_take_files(cfg));
   return fx_specs_check(cfg);
 }

@@ -51,6 +51,8 @@ typedef struct recorder {
   fx_attention_inputs inputs[FX_ATTENTION_MAX_KINDS]; /* of each kind, but for its parameters */
   float scale;
   fx_value rope_table, ordinal, iteration;
+  fx_comm *context; /* ranks that share the sequence, and the blocks of each; NULL: this rank alone */
+  fx_value blocks, my_blocks;
   uint64_t seed;
   bool dropout;
 } recorder;
@@ -76,14 +78,14 @@ static bool in_shards(const recorder *r) {
   return r->share->tp.comm && r->share->tp.sequence;
 }
 static int64_t shard_rows(const recorder *r) {
-  return (int64_t)r->setup->B * r->setup->T / r->share->ranks;
+  return (int64_t)r->setup->B * r->setup->rows / r->share->ranks;
 }
 
 /* x [R, C] as [B, T, C]; or as it is. */
 static fx_value by_samples(const recorder *r, fx_value x) {
   if (!in_shards(r) || x == FX_NONE) return x;
   int64_t cols = fx_type_cols(fx_graph_type(r->graph, x));
-  return fx_reshape(FX_AT(r->graph), x, 3, (int64_t[]){r->setup->B, r->setup->T, cols});
+  return fx_reshape(FX_AT(r->graph), x, 3, (int64_t[]){r->setup->B, r->setup->rows, cols});
 }
 
 /* A row-parallel product, the sum over ranks, then the bias. */
@@ -98,10 +100,10 @@ static fx_value dropout(const recorder *r, fx_value x, const char *site) {
   if (!r->dropout) return x;
   fx_dropout_attr attr = {.seed = r->seed, .site = fx_hash64_text(site), .p = (float)r->m->dropout};
   if (in_shards(r)) {
-    attr.length = r->setup->T;
+    attr.length = r->setup->rows;
     attr.first_row = r->share->rank * shard_rows(r);
   }
-  return fx_dropout(FX_AT(r->graph), x, r->ordinal, r->iteration, attr);
+  return fx_dropout_at(FX_AT(r->graph), x, r->ordinal, r->iteration, r->my_blocks, attr);
 }
 
 /* q, k and v of this rank's heads, turned. */
@@ -130,7 +132,10 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   attr.all_heads = (int32_t)r->m->num_attention_heads;
   inputs.sinks = weight_of(r, s->sinks);
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = weight_of(r, s->table[t]);
-  fx_value out = fx_flex_attention(FX_AT(r->graph), qkv[0], qkv[1], qkv[2], &inputs, attr, NULL);
+  fx_value out = r->context ? fx_context_attention(FX_AT(r->graph), r->context, FX_LANE_COMM_CRITICAL,
+                                                   r->setup->exchange, qkv[0], qkv[1], qkv[2], r->blocks,
+                                                   &inputs, attr, NULL)
+                            : fx_flex_attention(FX_AT(r->graph), qkv[0], qkv[1], qkv[2], &inputs, attr, NULL);
   if (out == FX_NONE) return FX_NONE;
   const fx_type *type = fx_graph_type(r->graph, out);
   int64_t width = r->share->heads * r->m->head_dim;
@@ -213,6 +218,13 @@ static void attention_fields(recorder *r) {
   }
 }
 
+static void context_fields(recorder *r, const fx_model *model) {
+  r->blocks = field(r, r->setup->blocks);
+  if (r->blocks == FX_NONE) return;
+  r->context = model->topology->comm.cp;
+  r->my_blocks = fx_context_blocks_of(FX_AT(r->graph), r->blocks, r->setup->rank, r->setup->ranks);
+}
+
 /* The nodes of the first layer of a kind. */
 typedef struct traced_layer {
   bool done;
@@ -256,9 +268,11 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
                 .setup = setup,
                 .scale = (float)(1.0 / sqrt((double)m->head_dim)),
                 .rope_table = FX_NONE,
+                .my_blocks = FX_NONE,
                 .seed = (uint64_t)model->config->train.seed,
                 .dropout = train && m->dropout > 0};
   attention_fields(&r);
+  context_fields(&r, model);
   if (r.dropout) {
     r.ordinal = fx_graph_input(FX_AT(graph), "sample_ordinal");
     r.iteration = fx_graph_input(FX_AT(graph), "iteration");

@@ -71,8 +71,8 @@ fx_status fx_model_bind(const fx_model *model, fx_graph *graph, fx_model_values 
 void fx_model_values_fini(fx_model_values *values);
 
 /* What a forward reads besides the weights, as runtime inputs by these names: tokens, targets, positions
- * int32 [B, T]; sample_ordinal int64 [B], iteration int64 [1] (dropout); the fields of the attention setup.
- */
+ * int32 [B, T], T the rows of this rank; sample_ordinal int64 [B], iteration int64 [1] (dropout); the fields
+ * of the attention setup. A setup of several ranks needs a model with a topology of as many context ranks. */
 
 /* Records embedding, layers and final norm -> [B, T, E], or this rank's rows of it [B * T / tp, E] under
  * sequence parallelism. The first layer of each kind is traced, the others

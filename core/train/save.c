@@ -39,8 +39,9 @@ static fx_status run_begin(void *arg, void *stream) {
                          .skipped = run->skipped,
                          .loss_scale = 1.0};
   return fx_ckpt_save_begin(run->job->control, run->config->checkpoint.dir, &state, saver->config_text,
-                            saver->regions.region, saver->regions.count, zero ? 0 : run->topology->dp_rank,
-                            zero ? 1 : run->topology->dp, &saver->writer);
+                            saver->regions.region, saver->regions.count,
+                            zero ? 0 : run->topology->comm.dp_cp->rank,
+                            zero ? 1 : run->topology->comm.dp_cp->size, &saver->writer);
 }
 
 static fx_status begin(fx_trainer *run, float *snapshot) {

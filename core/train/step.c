@@ -38,7 +38,7 @@ const char *fx_phase_name(fx_phase phase) {
 
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention) {
   static const char *const per_token[] = {"tokens", "targets", "positions"};
-  int64_t B = attention->B, T = attention->T;
+  int64_t B = attention->B, T = attention->rows;
   for (size_t i = 0; i < sizeof per_token / sizeof per_token[0]; i++)
     FX_TRY(fx_inputs_add(inputs, per_token[i], fx_type_2d(FX_I32, B, T)));
   FX_TRY(fx_inputs_add(inputs, "sample_ordinal", fx_type_1d(FX_I64, B)));
@@ -280,7 +280,7 @@ const char *fx_stepper_miss_reason(const fx_stepper *stepper) {
 
 fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention,
                                  fx_inputs *inputs) {
-  int64_t B = attention->B, T = attention->T;
+  int64_t B = attention->B, T = attention->rows;
   if (B * T > stepper->capacity)
     return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B,
                     (long long)T, (long long)stepper->capacity);

@@ -64,7 +64,7 @@ typedef struct fx_step_results {
 typedef struct fx_step_config {
   const fx_model *model;
   int64_t B, T;
-  const fx_attention_setup *attention; /* borrowed; of these B and T */
+  const fx_attention_setup *attention; /* borrowed; of B samples and T rows */
   const char *topology;
   fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded. Under
                   ZeRO the ranks that share the state */
@@ -81,8 +81,8 @@ typedef struct fx_step_config {
 typedef struct fx_stepper fx_stepper;
 
 /* Declares the runtime inputs of a step (the caller then allocates them): tokens, targets, positions int32
- * [B, T]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; the
- * fields of the attention setup, which says what B and T are. */
+ * [B, rows]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; the
+ * fields of the attention setup, which says what B and rows are. */
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention);
 
 /* Memory for fx_step_config.snapshot, touched, so that nothing grows later; of the model's device. */

@@ -87,7 +87,8 @@ static void warn_of_interpreters(const fx_trainer *run) {
 static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
-  FX_TRY(fx_attention_setup_create(config, run->device->backend, B, T, &run->attention));
+  FX_TRY(fx_attention_setup_create_for(config, run->device->backend, B, T, run->topology->cp,
+                                       run->topology->cp_rank, &run->attention));
   warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
@@ -95,7 +96,7 @@ static fx_status create_stepper(fx_trainer *run) {
   if (saves_beside(run)) FX_TRY(fx_step_snapshot_create(run->model, &run->snapshot));
   fx_step_config step = {.model = run->model,
                          .B = B,
-                         .T = T,
+                         .T = run->attention->rows,
                          .attention = run->attention,
                          .topology = run->topology_text,
                          .dp = run->topology->comm.dp_cp,
@@ -344,7 +345,7 @@ static fx_status run_step(fx_trainer *run, double lr) {
  * the same terms. */
 static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
-  int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
+  int64_t tokens = run->config->train.micro_batch_size * run->attention->rows;
   double mine[2] = {0, 0}, total[2] = {0, 0};
   if (run->model->params.zero) FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_GATHER, 0));
   for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {

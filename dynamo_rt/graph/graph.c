@@ -227,6 +227,18 @@ void fx_graph_replace_uses(fx_graph *graph, fx_value from, fx_value to) {
       if (graph->nodes[n].in[i] == from) graph->nodes[n].in[i] = to;
 }
 
+/* The parts of an assembled value lie inside it; `out` and `in` are the copies of the original's values. */
+static void repeat_placement(fx_graph *graph, const fx_node *original, const fx_value *in, fx_value out) {
+  int64_t base = graph->values[original->out[0]].offset;
+  for (int i = 0; i < original->op->max_in; i++) {
+    if (original->in[i] == FX_NONE) continue;
+    const fx_value_info *part = &graph->values[original->in[i]];
+    graph->values[in[i]].type = part->type;
+    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[out].storage,
+                           part->offset - base);
+  }
+}
+
 fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to,
                           int count, int layer_step, fx_value *result, int num_result) {
   if (graph->status != FX_OK) return fx_graph_status(graph);
@@ -244,6 +256,8 @@ fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *f
     fx_graph_at(graph, original.file, original.line);
     graph->layer = original.layer + layer_step;
     fx_graph_record(graph, original.op, original.attr, in, out);
+    if (graph->status == FX_OK && (original.op->effects & FX_EFFECT_ASSEMBLE))
+      repeat_placement(graph, &original, in, out[0]);
     for (int i = 0; i < original.op->num_out; i++)
       if (original.out[i] != FX_NONE) map[original.out[i]] = out[i];
   }

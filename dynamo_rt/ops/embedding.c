@@ -124,19 +124,22 @@ static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_ty
     return fx_error(FX_ERR_SHAPE,
                     "expected x [B, T, E] or rows of it, ordinals [B] and 0 <= p < 1, got p = %g",
                     (double)a->p);
+  if (in[3] && (in[3]->dtype != FX_I32 || fx_type_numel(in[3]) * 128 != in[0]->dim[1]))
+    return fx_error(FX_ERR_SHAPE, "expected one int32 position a block of 128 rows");
   out[0] = *in[0];
   return FX_OK;
 }
 
 static fx_status dropout_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
-  din[0] = fx_dropout(graph, dout[0], node->in[1], node->in[2], *(const fx_dropout_attr *)node->attr);
+  din[0] = fx_dropout_at(graph, dout[0], node->in[1], node->in[2], node->in[3],
+                         *(const fx_dropout_attr *)node->attr);
   return fx_graph_status(graph);
 }
 
 static const fx_op g_dropout = {
     .name = "dropout",
     .min_in = 3,
-    .max_in = 3,
+    .max_in = 4,
     .num_out = 1,
     .attr_bytes = sizeof(fx_dropout_attr),
     .effects = FX_EFFECT_RNG,
@@ -147,5 +150,10 @@ static const fx_op g_dropout = {
 };
 
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr) {
-  return fx_graph_record(graph, &g_dropout, &attr, (fx_value[]){x, ordinal, iteration}, NULL);
+  return fx_dropout_at(graph, x, ordinal, iteration, FX_NONE, attr);
+}
+
+fx_value fx_dropout_at(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_value blocks,
+                       fx_dropout_attr attr) {
+  return fx_graph_record(graph, &g_dropout, &attr, (fx_value[]){x, ordinal, iteration, blocks}, NULL);
 }

@@ -38,6 +38,10 @@ typedef struct fx_dropout_attr {
  * the others divided by 1 - p. The draw depends only on (seed, site, layer, sample ordinal, position,
  * channel, iteration): no mask is stored and no layout changes it. ordinal [B] int64, iteration [1] int64. */
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr);
+/* The same for rows that are part of a longer sequence: blocks int32, [T / 128] elements, is the position of
+ * every 128 rows in it (T a multiple of 128). FX_NONE: the rows are the sequence. */
+fx_value fx_dropout_at(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_value blocks,
+                       fx_dropout_attr attr);
 
 #ifdef __cplusplus
 }

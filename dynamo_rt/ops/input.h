@@ -15,6 +15,9 @@ fx_value fx_input(fx_graph *graph, int index);
 /* x contiguous -> the same elements under another shape; no copy. */
 fx_value fx_reshape(fx_graph *graph, fx_value x, int ndim, const int64_t *dim);
 
+/* Dimensions a and b of x exchanged; no copy (fx_copy makes it contiguous). */
+fx_value fx_swap_dims(fx_graph *graph, fx_value x, int a, int b);
+
 /* x [..., C] contiguous -> [..., heads, head_dim]: columns [column, column + heads * head_dim) of every row;
  * no copy. Gradients of slices that together cover all columns once are written side by side in one buffer.
  */

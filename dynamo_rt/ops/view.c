@@ -77,6 +77,50 @@ fx_value fx_reshape(fx_graph *graph, fx_value x, int ndim, const int64_t *dim) {
   return fx_graph_record(graph, &g_reshape, &attr, (fx_value[]){x}, NULL);
 }
 
+/* ---- two dimensions exchanged ---- */
+
+typedef struct swap_attr {
+  fx_view_attr view;
+  int32_t a, b;
+} swap_attr;
+
+static fx_status swap_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const swap_attr *s = attr;
+  char text[96];
+  if (s->a < 0 || s->b < 0 || s->a >= in[0]->ndim || s->b >= in[0]->ndim)
+    return fx_error(FX_ERR_SHAPE, "%s has no dimensions %d and %d", fx_type_text(in[0], text, sizeof text),
+                    s->a, s->b);
+  out[0] = *in[0];
+  out[0].dim[s->a] = in[0]->dim[s->b], out[0].stride[s->a] = in[0]->stride[s->b];
+  out[0].dim[s->b] = in[0]->dim[s->a], out[0].stride[s->b] = in[0]->stride[s->a];
+  return FX_OK;
+}
+
+static fx_status swap_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  const swap_attr *s = node->attr;
+  din[0] = fx_copy(graph, fx_swap_dims(graph, dout[0], s->a, s->b));
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_swap_dims = {
+    .name = "swap_dims",
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 1,
+    .attr_bytes = sizeof(swap_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = swap_infer,
+    .vjp = swap_vjp,
+};
+
+fx_value fx_swap_dims(fx_graph *graph, fx_value x, int a, int b) {
+  swap_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.a = a;
+  attr.b = b;
+  return fx_graph_record(graph, &g_swap_dims, &attr, (fx_value[]){x}, NULL);
+}
+
 /* ---- slices of the last dimension ---- */
 
 typedef struct slice_attr {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Common subexpressions, by a hash table over (op, attributes, inputs). Nodes that read a storage which some
- * node mutates are left alone: their value depends on when they run. */
+ * node mutates are left alone: their value depends on when they run. So are nodes that make one: two equal
+ * fills may be the beginnings of two sums. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,7 @@ static bool mergeable(const fx_graph *graph, const fx_node *node, const bool *mu
     if (node->out[i] == FX_NONE)
       return false; /* after dead-code elimination the twin may lack what this one makes */
     const fx_value_info *out = &graph->values[node->out[i]];
+    if (mutated[out->storage]) return false;
     bool own = out->offset == 0 && graph->storages[out->storage].bytes == fx_type_bytes(&out->type);
     if (!own && !(node->op->effects & FX_EFFECT_VIEW)) return false;
   }

@@ -164,8 +164,14 @@ static void relations(void) {
        ":1:20",
        {"train.micro_batch_size=1 x train.seq_length=130 rows are not a multiple of parallel.tensor=4",
         "parallel.sequence=false"}},
-      {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
       {"parallel: {zero: 3}\n", ":1:18", {"parallel.zero=3 is not available yet", "parallel.zero=2"}},
+      {"parallel: {context: 2}\ntrain: {seq_length: 384}\n",
+       ":2:21",
+       {"train.seq_length=384 is not a multiple of 128 x parallel.context=2", "multiple of 256"}},
+      {"parallel: {context_exchange: alltoall}\n",
+       ":1:30",
+       {"parallel.context_exchange=alltoall is not available yet", "ring, allgather or auto"}},
+      {"parallel: {context_exchange: rnig}\n", ":1:30", {"rnig", "ring"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;

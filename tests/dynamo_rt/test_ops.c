@@ -117,6 +117,35 @@ static void dropout_gradient_uses_the_same_mask(void) {
   fx_device_destroy(device);
 }
 
+/* Rows of a longer sequence, by blocks of 128 in another order, draw what they draw in the whole. */
+static void dropout_of_blocks(void) {
+  enum { T = 512, PART = 256, E = 6 };
+  static float whole[2 * T * E], part[2 * PART * E];
+  int64_t ordinals[2] = {4, 900}, iteration = 8;
+  int32_t blocks[2] = {128, 384};
+  fx_device *device = new_device(1);
+  fx_graph *g = fx_graph_create(NULL);
+  void *arena = NULL;
+  fx_dropout_attr attr = {.seed = 5, .site = 77, .p = 0.4f};
+  fx_value o = fx_graph_persistent(FX_AT(g), "o", ordinals, fx_type_1d(FX_I64, 2));
+  fx_value i = fx_graph_persistent(FX_AT(g), "i", &iteration, fx_type_1d(FX_I64, 1));
+  fx_value at = fx_graph_persistent(FX_AT(g), "blocks", blocks, fx_type_1d(FX_I32, 2));
+  fx_type all = fx_type_3d(FX_F32, 2, T, E), some = fx_type_3d(FX_F32, 2, PART, E);
+  fx_value ones = fx_fill(FX_AT(g), all, 1), fewer = fx_fill(FX_AT(g), some, 1);
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "whole", whole, all),
+           fx_dropout(FX_AT(g), ones, o, i, attr));
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "part", part, some),
+           fx_dropout_at(FX_AT(g), fewer, o, i, at, attr));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int b = 0; b < 2; b++)
+    for (int k = 0; k < 2; k++)
+      CHECK(memcmp(part + (b * PART + k * 128) * E, whole + (b * T + blocks[k]) * E,
+                   128 * E * sizeof(float)) == 0);
+  CHECK(memcmp(part, whole, 128 * E * sizeof(float)) != 0);
+  free(arena);
+  fx_device_destroy(device);
+}
+
 static void casts(void) {
   const float numbers[] = {0,        1,         -1.0078125f, 3.14159265f, 1e-40f, 65504, 3.3895314e38f,
                            INFINITY, -INFINITY, 1.00390625f};
@@ -372,6 +401,7 @@ static void head_in_chunks(void) {
 static const fx_test tests[] = {
     {"vector math against libm", vector_math_against_libm},
     {"dropout is a function of its counters", dropout_is_a_function_of_its_counters},
+    {"dropout of blocks of a sequence", dropout_of_blocks},
     {"dropout's gradient uses the same mask", dropout_gradient_uses_the_same_mask},
     {"casts", casts},
     {"AdamW and clipping", adamw_and_clip},

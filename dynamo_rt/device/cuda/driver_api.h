@@ -55,9 +55,16 @@
     (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra))
 
+/* Those that a driver may lack; NULL then. */
+#define FX_CUDA_DRIVER_OPTIONAL_LIST(X)                                                                  \
+  X(tensor_map, "cuTensorMapEncodeTiled",                                                                \
+    (void *map, int type, uint32_t rank, void *data, const uint64_t *dims, const uint64_t *stride_bytes, \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill))
+
 struct fx_cuda_driver {
 #define FX_CUDA_DRIVER_FIELD(field, name, parameters) int(*field) parameters;
   FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_FIELD)
+  FX_CUDA_DRIVER_OPTIONAL_LIST(FX_CUDA_DRIVER_FIELD)
 #undef FX_CUDA_DRIVER_FIELD
 };
 

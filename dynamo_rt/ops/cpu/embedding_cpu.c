@@ -159,6 +159,7 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args) {
   const fx_dropout_attr *attr = args->attr;
   const float *x = args->in[0]->data;
   const int64_t *ordinal = args->in[1]->data;
+  const int32_t *blocks = args->in[3] ? args->in[3]->data : NULL;
   uint64_t step = (uint64_t) * (const int64_t *)args->in[2]->data;
   uint64_t site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer;
   float *y = args->out[0]->data, keep = 1.0f / (1.0f - attr->p);
@@ -167,8 +168,9 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args) {
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
     /* counter: 4 channels a draw; positions of a sample stay apart by `quads` counters, samples by 2^40 */
-    int64_t quads = fx_ceil_div(cols, 4), row = attr->first_row + r;
-    uint64_t base = ((uint64_t)ordinal[row / length] << 40) + (uint64_t)(row % length * quads);
+    int64_t quads = fx_ceil_div(cols, 4), row = attr->first_row + r, t = row % length;
+    int64_t position = blocks ? blocks[t / 128] + t % 128 : t;
+    uint64_t base = ((uint64_t)ordinal[row / length] << 40) + (uint64_t)(position * quads);
     for (int64_t q = 0; q < quads; q++) {
       fx_philox random = fx_philox_at(attr->seed, site, base + (uint64_t)q, step);
       for (int64_t i = 4 * q; i < fx_min_i64(cols, 4 * q + 4); i++)

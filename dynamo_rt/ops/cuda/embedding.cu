@@ -148,14 +148,16 @@ struct dropout_params {
 };
 
 /* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
- * samples' positions, rows by groups of blockDim.x threads; y may be x. */
-KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, T *y, dropout_params d) {
+ * samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128 rows of a sample, or null. */
+KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
+                      dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, step = (i64)gridDim.x * blockDim.y;
   u64 iter = (u64)*iteration;
   for (i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y; r < d.rows; r += step) {
     i64 sample = (d.first + r) / d.length;
-    u64 index = ((u64)ordinal[sample] << 40) + (u64)((d.first + r - sample * d.length) * quads);
+    i64 t = d.first + r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
+    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads);
     for (i64 i = (i64)threadIdx.x * VEC; vectors && i < d.cols; i += blockDim.x * VEC) {
       float u[VEC];
       unpack(load_vector(x + r * d.cols + i), u);

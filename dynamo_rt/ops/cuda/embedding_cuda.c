@@ -196,7 +196,7 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread; blocks a multiprocessor */
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
-  void *y = args->out[0]->data;
+  void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
   dropout_params d = {.seed = attr->seed,
                       .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
                       .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
@@ -206,5 +206,5 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
                       .length = attr->length ? attr->length : args->in[0]->type.dim[1],
                       .first = attr->first_row};
   return fx_cuda_run_rows(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows, d.cols, COLUMNS, RESIDENT,
-                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &d));
+                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
 }
