@@ -149,8 +149,8 @@ struct dropout_params {
 
 /* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. blocks:
  * position of every 128 rows of a sample, or null. */
-KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
-                      dropout_params d) {
+KERNEL(dropout, FLAT)
+(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y, dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, wide = vectors ? VEC / 4 : 1, width = quads / wide, n = d.rows * width;
   u64 step = (u64)*iteration;
