@@ -64,7 +64,11 @@ static fx_status check_base(const fx_type *base, const char *name, int64_t T) {
 }
 
 static fx_status check_mask(const fx_type *const *in, const fx_attention_attr *attr) {
-  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0], H = in[Q]->dim[2];
+  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0];
+  int64_t H = attr->all_heads ? attr->all_heads : in[Q]->dim[2];
+  if (attr->first_head < 0 || attr->first_head + in[Q]->dim[2] > H)
+    return fx_error(FX_ERR_SHAPE, "heads %d to %lld are not among %lld", attr->first_head,
+                    (long long)(attr->first_head + in[Q]->dim[2]), (long long)H);
   bool lists = (attr->Bm == 1 || attr->Bm == B) && (attr->Hm == 1 || attr->Hm == H);
   if (in[LIMITS] && (attr->R < 1 || !lists ||
                      fx_type_numel(in[LIMITS]) != 2 * (int64_t)attr->R * attr->Bm * attr->Hm * Tpad ||

@@ -115,7 +115,7 @@ static int bench_step(const fx_config *config, int steps, bool snapshot, bool js
   put(row, "bound_gbps", r.bounds.copy_gbps);
   put(row, "capture_ms", r.capture_ms);
   put(row, "first_step_ms", r.first_step_ms);
-  put_int(row, "param_bytes", r.memory.params);
+  put_int(row, "param_bytes", fx_memory_params(&r.memory));
   put_int(row, "arena_bytes", r.memory.arena);
   put_int(row, "arena_bound_bytes", r.memory.arena_bound);
   put_int(row, "input_bytes", r.memory.inputs);

@@ -50,4 +50,17 @@ typedef struct fx_flash_args {
   float *table_grad[FX_FLASH_MAX_BUFFERS]; /* gradients of learnable tables, added to; NULL: not wanted */
 } fx_flash_args;
 
+/* A tensor map of the driver's (cuTensorMapEncodeTiled): dimensions D, time, head, batch; boxes of 64 columns
+ * by 64 rows, swizzled by 128 bytes. */
+typedef struct fx_flash_map {
+  __attribute__((aligned(64))) int64_t opaque[16];
+} fx_flash_map;
+
+/* The second argument of kernels that read by TMA. */
+typedef struct fx_flash_maps {
+  fx_flash_map q, k, v;
+  fx_flash_map out;              /* forward */
+  fx_flash_map dout, dq, dk, dv; /* backward */
+} fx_flash_maps;
+
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backward, deterministic but for learnable tables: P is recomputed from q, k and lse twice.
  *
- * flex_bwd_prepare: lse2, delta = rowsum(dO O) - dlse, and per block of 64 rows the keys that limits let
- * through. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and row blocks that
- * see it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. Beyond D = 128
- * eight warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64 rows: dQ = dS K.
- * flex_bwd_sinks: a CTA a head, in a fixed order. */
+ * Behind flash_prepare.cuh. flex_bwd_keys: one CTA a block of 64 keys, which walks over the query heads and
+ * row blocks that see it; S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers.
+ * Beyond D = 128 eight warps share the columns of dK and dV by halves. flex_bwd_rows: one CTA a block of 64
+ * rows: dQ = dS K. */
 #if FX_TYPE == 0
 enum { STEP = FX_D > 128 ? 16 : 32 };
 #else
@@ -19,50 +18,6 @@ enum {
   DH = DB / HALVES,
   KEY_THREADS = 128 * HALVES
 };
-
-/* ---- preparation ---- */
-
-/* grid (Tpad / 64, H, B); 128 threads, a warp a row */
-extern "C" __global__ void __launch_bounds__(128) flex_bwd_prepare(const __grid_constant__ fx_flash_args a) {
-  __shared__ int32_t span[2];
-  int32_t block = blockIdx.x, h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
-  for (int32_t r = threadIdx.x / 32; r < ROWS; r += 4) {
-    int32_t row = block * ROWS + r;
-    int64_t place = ((int64_t)b * a.H + h) * a.Tpad + row;
-    float lse = row < a.T_q ? a.lse[place] : -FX_INF, delta = 0.0f;
-    if (lse != -FX_INF) {
-      const elem *out = at(&a.out, b, h, row), *dout = at(&a.dout, b, h, row);
-      for (int32_t d = lane; d < FX_D; d += 32) delta = __fmaf_rn(widen(out[d]), widen(dout[d]), delta);
-      for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(~0u, delta, step);
-      if (a.dlse) delta -= a.dlse[place];
-    }
-    if (lane == 0) {
-      a.lse2[place] = lse == -FX_INF ? FX_INF : lse * FX_LOG2E;
-      a.delta[place] = delta;
-    }
-  }
-  rows_span(&a, b, h, block * ROWS, span);
-  if (threadIdx.x < 2)
-    a.span[(((int64_t)b * a.H + h) * gridDim.x + block) * 2 + threadIdx.x] = span[threadIdx.x];
-}
-
-/* dsink = -sum over samples and rows of exp(sink - lse) delta. grid (H); 256 threads */
-extern "C" __global__ void __launch_bounds__(256) flex_bwd_sinks(const __grid_constant__ fx_flash_args a) {
-  __shared__ double part[256];
-  int32_t h = blockIdx.x;
-  double sum = 0;
-  for (int32_t b = 0; b < a.B; b++)
-    for (int32_t t = threadIdx.x; t < a.T_q; t += 256) {
-      int64_t place = ((int64_t)b * a.H + h) * a.Tpad + t;
-      if (a.lse[place] != -FX_INF) sum -= (double)expf(a.sinks[h] - a.lse[place]) * (double)a.delta[place];
-    }
-  part[threadIdx.x] = sum;
-  for (int step = 128; step > 0; step /= 2) {
-    __syncthreads();
-    if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
-  }
-  if (threadIdx.x == 0) a.dsinks[h] = (float)part[0];
-}
 
 /* ---- one pair ---- */
 

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "attention/cuda/emit_cuda.h"
+#include "attention/cuda/flash_policy.h"
 #include "attention/cuda/sources.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
+#include "dynamo_rt/device/cuda/driver_api.h"
 
 /* Kernels of a module: X(NAME, name in the source, of the backward) */
 #define FX_FLASH_KERNELS(X)            \
@@ -68,10 +70,42 @@ static void append_file(FILE *out, const char *name) {
   fputs(source_text(name), out);
 }
 
-fx_status fx_flash_source(const fx_flash_key *key, char **source) {
+/* Texts of a family's pass; those of a part are compiled in a namespace of its own, under its plan's macros.
+ */
+static void append_mma(FILE *out, bool backward) {
+  static const char *const files[2][4] = {
+      {"flash_tile.cuh", "flash_mma.cuh", "flash_rows.cuh", "flash_fwd.cu"},
+      {"flash_tile.cuh", "flash_mma.cuh", "flash_prepare.cuh", "flash_bwd.cu"}};
+  for (int i = 0; i < 4; i++) append_file(out, files[backward][i]);
+}
+
+static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const plans[FX_FLASH_PARTS]) {
+  append_file(out, "flash_tile.cuh");
+  append_file(out, backward ? "flash_prepare.cuh" : "flash_rows.cuh");
+  append_file(out, "hopper_wgmma.cuh");
+  for (int part = 0; part < FX_FLASH_PARTS; part++) {
+    const fx_flash_plan *plan = plans[part];
+    if (!plan) continue;
+    fprintf(out,
+            "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define "
+            "FX_CTAS %d\n"
+            "#define FX_GROUPS %d\n#define FX_TURNS %d\n",
+            part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns);
+    append_file(out, "hopper_tile.cuh");
+    if (backward) append_file(out, "hopper_pair.cuh");
+    append_file(out, backward ? "hopper_bwd.cu" : "hopper_fwd.cu");
+    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef "
+          "FX_TURNS\n",
+          out);
+  }
+}
+
+fx_status fx_flash_source(const fx_flash_key *key, const char *arch, char **source) {
   char *variant = NULL, *text = NULL;
   size_t size = 0;
   int type = key->dtype == FX_F32 ? 0 : key->dtype == FX_BF16 ? 1 : 2;
+  bool backward = key->pass == FX_FLASH_BACKWARD;
+  const fx_flash_plan *plans[FX_FLASH_PARTS];
   FX_TRY(fx_emit_cuda(key->variant, &variant));
   FILE *out = open_memstream(&text, &size);
   if (!out) {
@@ -87,9 +121,11 @@ fx_status fx_flash_source(const fx_flash_key *key, char **source) {
         out);
   append_file(out, "flash_args.h");
   fputs(variant, out);
-  append_file(out, "flash_tile.cuh");
-  append_file(out, key->pass == FX_FLASH_BACKWARD ? "flash_bwd.cu" : "flash_fwd.cu");
   free(variant);
+  if (fx_flash_plans(key, arch, plans))
+    append_hopper(out, backward, plans);
+  else
+    append_mma(out, backward);
   bool failed = ferror(out) != 0;
   if (fclose(out) != 0 || failed) {
     free(text);
@@ -103,7 +139,7 @@ fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_ima
   static const char *const options[] = {"--fmad=false"};
   char *source = NULL;
   FX_TRY(fx_flash_key_check(key));
-  FX_TRY(fx_flash_source(key, &source));
+  FX_TRY(fx_flash_source(key, arch, &source));
   fx_status status = fx_nvrtc_compile(
       source, key->pass == FX_FLASH_BACKWARD ? "flash_bwd.cu" : "flash_fwd.cu", arch, options, 1, out);
   free(source);
@@ -114,7 +150,7 @@ fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_ima
 
 typedef struct module_id {
   fx_hash128 variant;
-  int32_t pass, dtype, D, R, ask, plain;
+  int32_t pass, dtype, D, R, ask, any_scale, plain;
 } module_id;
 
 struct fx_flash_module {
@@ -122,6 +158,8 @@ struct fx_flash_module {
   fx_cuda_module *loaded;
   fx_cuda_function function[KERNEL_COUNT];
   unsigned shared[KERNEL_COUNT];
+  const fx_cuda_driver *driver;
+  const fx_flash_plan *plan[FX_FLASH_PARTS]; /* NULL: mma.sync */
   fx_flash_module *next;
 };
 
@@ -134,12 +172,15 @@ static unsigned shared_bytes(const module_id *id, int fixed, int step, int warps
 }
 
 static void plan_shared(fx_flash_module *module) {
+  static const int kernels[FX_FLASH_PARTS] = {KERNEL_FORWARD, KERNEL_KEY_BLOCKS, KERNEL_ROW_BLOCKS};
   const module_id *id = &module->id;
   bool wide = id->D > 128;
   int step = id->dtype == FX_F32 && wide ? 16 : 32;
   module->shared[KERNEL_FORWARD] = shared_bytes(id, FX_FLASH_TILE, wide ? 32 : 64, 4);
   module->shared[KERNEL_KEY_BLOCKS] = shared_bytes(id, 2 * FX_FLASH_TILE, step, wide ? 8 : 4);
   module->shared[KERNEL_ROW_BLOCKS] = shared_bytes(id, 2 * FX_FLASH_TILE, step, 4);
+  for (int part = 0; part < FX_FLASH_PARTS; part++)
+    if (module->plan[part]) module->shared[kernels[part]] = fx_flash_plan_shared(module->plan[part]);
 }
 
 static void destroy_modules(void *first) {
@@ -167,7 +208,8 @@ static fx_status create(const fx_cuda_context *context, const fx_flash_key *key,
   fx_flash_module *module = NULL;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&module, 1, sizeof *module), free_image);
-  module->id = *id;
+  module->id = *id, module->driver = context->driver;
+  fx_flash_plans(key, context->arch, module->plan);
   plan_shared(module);
   FX_TRY_GOTO(fx_cuda_module_load(context->driver, &image, &module->loaded), destroy_module);
   FX_TRY_GOTO(load_functions(module), destroy_module);
@@ -187,6 +229,7 @@ fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key
   if (key->variant) id.variant = key->variant->hash;
   id.plain = !key->variant;
   id.pass = key->pass, id.dtype = key->dtype, id.D = key->D, id.R = key->R, id.ask = key->ask;
+  id.any_scale = key->any_scale;
   fx_flash_module *found = context->late->kernels;
   while (found && memcmp(&found->id, &id, sizeof id) != 0) found = found->next;
   if (!found) {
@@ -199,11 +242,52 @@ fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key
   return FX_OK;
 }
 
+/* ---- tensor maps ---- */
+
+/* Of a view of `length` rows and `heads`. Along a dimension of one element the stride is anything. */
+static fx_status map_of(const fx_flash_module *module, const fx_flash_args *args, const fx_flash_view *view,
+                        int32_t length, int32_t heads, fx_flash_map *map) {
+  enum { BFLOAT16 = 9, FLOAT16 = 6, SWIZZLE_128B = 3, L2_256B = 3 };
+  int32_t D = module->id.D;
+  uint64_t dims[4] = {(uint64_t)D, (uint64_t)length, (uint64_t)heads, (uint64_t)args->B};
+  const int64_t strides[3] = {view->time, view->head, view->batch};
+  uint64_t bytes[3];
+  const uint32_t box[4] = {64, 64, 1, 1}, steps[4] = {1, 1, 1, 1};
+  for (int i = 0; i < 3; i++) bytes[i] = dims[i + 1] == 1 ? (uint64_t)D * 2 : (uint64_t)strides[i] * 2;
+  return fx_cuda_check(
+      module->driver,
+      module->driver->tensor_map(map->opaque, module->id.dtype == FX_BF16 ? BFLOAT16 : FLOAT16, 4, view->data,
+                                 dims, bytes, box, steps, 0, SWIZZLE_128B, L2_256B, 0),
+      "a tensor map");
+}
+
+static fx_status maps_of(const fx_flash_module *module, const fx_flash_args *args, fx_flash_maps *maps) {
+  memset(maps, 0, sizeof *maps);
+  if (!module->driver->tensor_map)
+    return fx_error(FX_ERR_DEVICE,
+                    "the driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 is needed");
+  FX_TRY(map_of(module, args, &args->q, args->T_q, args->H, &maps->q));
+  FX_TRY(map_of(module, args, &args->k, args->T_kv, args->K, &maps->k));
+  FX_TRY(map_of(module, args, &args->v, args->T_kv, args->K, &maps->v));
+  if (module->id.pass == FX_FLASH_PARTIAL) return FX_OK; /* its out is a state in fp32 */
+  if (module->id.pass == FX_FLASH_FORWARD)
+    return map_of(module, args, &args->out, args->T_q, args->H, &maps->out);
+  FX_TRY(map_of(module, args, &args->dout, args->T_q, args->H, &maps->dout));
+  FX_TRY(map_of(module, args, &args->dq, args->T_q, args->H, &maps->dq));
+  FX_TRY(map_of(module, args, &args->dk, args->T_kv, args->K, &maps->dk));
+  return map_of(module, args, &args->dv, args->T_kv, args->K, &maps->dv);
+}
+
 /* ---- launches ---- */
 
+typedef struct launch_args {
+  const fx_flash_args *flash;
+  fx_flash_maps maps; /* where the kernel takes them */
+} launch_args;
+
 static fx_status launch(const fx_flash_module *module, int kernel, fx_cuda_dim grid, unsigned threads,
-                        const fx_flash_args *args, void *stream) {
-  void *parameters[] = {(void *)(uintptr_t)args};
+                        const launch_args *args, void *stream) {
+  void *parameters[] = {(void *)(uintptr_t)args->flash, (void *)(uintptr_t)&args->maps};
   return fx_cuda_launch(&module->function[kernel], grid, (fx_cuda_dim){threads, 1, 1}, module->shared[kernel],
                         stream, parameters);
 }
@@ -213,21 +297,46 @@ static fx_cuda_dim grid_of(int32_t length, int32_t size, int32_t heads, int32_t 
 }
 
 fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
-  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, args,
-                stream);
+  launch_args all = {.flash = args};
+  const fx_flash_plan *plan = module->plan[FX_FLASH_FWD];
+  if (!plan)
+    return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
+                  stream);
+  FX_TRY(maps_of(module, args, &all.maps));
+  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, plan->groups * 64, args->H, args->B),
+                (unsigned)plan->groups * 128, &all, stream);
 }
 
 fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
-  return launch(module, KERNEL_FINISH, grid_of(args->Tpad, 4, args->H, args->B), 128, args, stream);
+  launch_args all = {.flash = args};
+  return launch(module, KERNEL_FINISH, grid_of(args->Tpad, 4, args->H, args->B), 128, &all, stream);
+}
+
+static fx_status backward_mma(const fx_flash_module *module, const launch_args *args, void *stream) {
+  const fx_flash_args *flash = args->flash;
+  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, grid_of(flash->T_kv, FX_FLASH_TILE, flash->K, flash->B),
+                module->id.D > 128 ? 256 : 128, args, stream));
+  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, FX_FLASH_TILE, flash->H, flash->B), 128, args,
+                stream);
+}
+
+static fx_status backward_hopper(const fx_flash_module *module, launch_args *args, void *stream) {
+  const fx_flash_args *flash = args->flash;
+  const fx_flash_plan *keys = module->plan[FX_FLASH_KEYS], *rows = module->plan[FX_FLASH_ROWS];
+  fx_cuda_dim grid = grid_of(flash->T_kv, keys->groups * 64, flash->K, flash->B);
+  FX_TRY(maps_of(module, flash, &args->maps));
+  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){grid.y, grid.z, grid.x},
+                (unsigned)keys->groups * 128, args, stream));
+  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, rows->groups * 64, flash->H, flash->B),
+                (unsigned)rows->groups * 128, args, stream);
 }
 
 fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
-  FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, args,
+  launch_args all = {.flash = args};
+  FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
                 stream));
   if (args->dsinks)
-    FX_TRY(launch(module, KERNEL_SINKS, (fx_cuda_dim){(unsigned)args->H, 1, 1}, 256, args, stream));
-  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, grid_of(args->T_kv, FX_FLASH_TILE, args->K, args->B),
-                module->id.D > 128 ? 256 : 128, args, stream));
-  return launch(module, KERNEL_ROW_BLOCKS, grid_of(args->T_q, FX_FLASH_TILE, args->H, args->B), 128, args,
-                stream);
+    FX_TRY(launch(module, KERNEL_SINKS, (fx_cuda_dim){(unsigned)args->H, 1, 1}, 256, &all, stream));
+  return module->plan[FX_FLASH_KEYS] ? backward_hopper(module, &all, stream)
+                                     : backward_mma(module, &all, stream);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The flash kernels on CUDA, sm_80 and up: their source for a variant and shape, machine code, launches.
+ * There are two families (flash_policy.h); on sm_90a 16-bit types run on wgmma.
  *
  * What is compiled depends on the key below and on nothing else; lengths, strides, heads, masks and float
- * parameters are arguments. One key is a module of a few kernels (flash_fwd.cu, flash_bwd.cu). The backward
+ * parameters are arguments. One key is a module of a few kernels. The backward
  * in fp32 at D = 256 takes 173 KiB of shared memory, which sm_90 has and sm_80 has not. */
 #ifndef FX_ATTENTION_CUDA_FLASH_CUDA_H
 #define FX_ATTENTION_CUDA_FLASH_CUDA_H
@@ -28,6 +29,7 @@ typedef struct fx_flash_key {
   int32_t D;      /* 64, 96, 128 or 256 */
   int32_t R;      /* intervals of limits a row; 0: no limits */
   bool ask;       /* partial tiles ask the variant's mask */
+  bool any_scale; /* the scale may be 0 or negative */
 } fx_flash_key;
 
 /* Rows and keys of a tile of the run lists, of every pass, dtype and D. */
@@ -37,7 +39,7 @@ bool fx_flash_has_dim(int32_t D);
 /* FX_ERR_UNSUPPORTED with a sentence: no kernel of this D or dtype. */
 fx_status fx_flash_key_check(const fx_flash_key *key);
 /* The whole text that NVRTC gets, malloc'ed. FX_ERR_MEMORY. */
-fx_status fx_flash_source(const fx_flash_key *key, char **source);
+fx_status fx_flash_source(const fx_flash_key *key, const char *arch, char **source);
 /* Machine code for "sm_80", "sm_90a", ...; from the cache where it is there. Errors: fx_nvrtc_compile's. */
 fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_image *out);
 

@@ -112,6 +112,7 @@ typedef struct fx_config_parallel {
   int64_t context;
   fx_parallel_context_exchange context_exchange;
   int64_t zero;
+  int64_t bucket_elements;
 } fx_config_parallel;
 
 typedef struct fx_config_data {

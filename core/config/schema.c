@@ -63,7 +63,8 @@ const fx_key fx_schema[] = {
   {BOOL(parallel, sequence), "true", HELP("split the sequence between tensor ranks outside matrix products")},
   {INT(parallel, context), "1", RANGE(1, 4096), HELP("ranks that share every sequence")},
   {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: allgather for short sequences, ring for long ones")},
-  {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks")},
+  {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks: 1 shares masters, moments and summed gradients, 2 all gradients")},
+  {INT(parallel, bucket_elements), "4194304", RANGE(1, 1 << 30), HELP("gradients that a collective over data x context ranks carries, about")},
 
   {STRINGS(data, train), "[]", LENGTH(1), HELP("training files")},
   {STRINGS(data, valid), "[]", LENGTH(1), HELP("validation files; empty: valid_fraction of train")},

@@ -32,13 +32,17 @@ void fx_memory_reset_peak(void) {
   fclose(file);
 }
 
+int64_t fx_memory_params(const fx_memory_account *a) {
+  return a->weights + a->gradients + a->moments;
+}
+
 int64_t fx_memory_planned(const fx_memory_account *a) {
-  int64_t computed = a->gpu ? 0 : a->params + a->arena;
+  int64_t computed = a->gpu ? 0 : fx_memory_params(a) + a->arena;
   return a->libraries + computed + a->inputs + a->data + a->snapshot;
 }
 
 int64_t fx_memory_planned_gpu(const fx_memory_account *a) {
-  return a->gpu ? a->gpu_start + a->params + a->arena + a->gpu_comm : 0;
+  return a->gpu ? a->gpu_start + fx_memory_params(a) + a->arena + a->gpu_comm : 0;
 }
 
 static double mib(int64_t bytes) {
@@ -47,8 +51,9 @@ static double mib(int64_t bytes) {
 
 void fx_memory_print(const fx_memory_account *a, char text[FX_MEMORY_TEXT]) {
   char snapshot[48] = "", comm[48] = "", computed[160], gpu[256] = "";
-  snprintf(computed, sizeof computed, "weights, gradients, moments %.1f + arena %.1f (bound %.1f)",
-           mib(a->params), mib(a->arena), mib(a->arena_bound));
+  snprintf(computed, sizeof computed,
+           "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)", mib(a->weights),
+           mib(a->gradients), mib(a->moments), mib(a->arena), mib(a->arena_bound));
   if (a->snapshot) snprintf(snapshot, sizeof snapshot, " + snapshot %.1f", mib(a->snapshot));
   if (a->gpu_comm) snprintf(comm, sizeof comm, " + communicators %.1f", mib(a->gpu_comm));
   if (a->gpu)

@@ -15,8 +15,10 @@ extern "C" {
 /* Bytes of this process. Parameters and arena lie in the GPU's memory where there is one. */
 typedef struct fx_memory_account {
   int64_t libraries; /* resident before anything below was allocated */
-  int64_t params;    /* weights, gradients, both moments, the compute copy */
-  int64_t arena;     /* activations and workspaces of all plans */
+  int64_t weights;   /* masters, and the compute copy where there is one */
+  int64_t gradients;
+  int64_t moments; /* of the optimizer */
+  int64_t arena;   /* activations and workspaces of all plans */
   int64_t arena_bound;
   bool gpu;
   int64_t gpu_start; /* of the GPU, in use once its device was made: contexts (of every process), kernels, the
@@ -29,9 +31,11 @@ typedef struct fx_memory_account {
 
 enum { FX_MEMORY_TEXT = 512 };
 
+int64_t fx_memory_params(const fx_memory_account *account);  /* weights, gradients, moments */
 int64_t fx_memory_planned(const fx_memory_account *account); /* of the host; arena_bound is no part of it */
 int64_t fx_memory_planned_gpu(const fx_memory_account *account); /* of the GPU; 0 without one */
-/* "2104.6 MiB: weights, gradients, moments 1899.4 + arena 194.6 (bound 194.6) + ...", the GPU's first */
+/* "2104.6 MiB: weights 474.9 + gradients 474.9 + moments 949.7 + arena 194.6 (bound 194.6) + ...", the GPU's
+ * first */
 void fx_memory_print(const fx_memory_account *account, char text[FX_MEMORY_TEXT]);
 /* (actual - planned) / planned * 100 */
 double fx_memory_excess_percent(int64_t planned, int64_t actual);

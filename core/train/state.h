@@ -49,7 +49,7 @@ typedef struct fx_trainer {
   fx_trace *trace;
   int64_t consumed_samples, optimizer_step, skipped; /* with the weights: the state of training */
   int64_t bad_in_a_row;
-  float *snapshot; /* [3 * numel], or NULL when nothing is saved beside training */
+  float *snapshot; /* [3 * num_own], or NULL when nothing is saved beside training */
   fx_saver saver;
   fx_memory_account memory;
   double peak_flops;  /* of a rank's GPU, nominal; 0: unknown, or a CPU */
@@ -79,15 +79,18 @@ fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double second
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);
 
-/* save.c. regions: of a copy [3 * numel] of the state (weights, both moments), or, on the host, of the live
- * one (NULL). copy_state: between such a copy and the state. save, start and finish are collective: the same
+/* regions.c. regions: of a copy [3 * num_own] of what this rank keeps (weights, both moments), or, on the
+ * host, of the live state (NULL); to save, which leaves out what another rank owns, or to load. copy_state:
+ * between such a copy and the state. */
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool save, fx_region_list *list);
+fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
+void fx_regions_fini(fx_region_list *list);
+
+/* save.c. save, start and finish are collective: the same
  * calls in the same steps on every rank. save: writes the present state and returns when it is a checkpoint.
  * start: after an update_snapshot, begins a save beside training. written: this rank's part is on disk.
  * finish: waits for the save in flight and completes it. abandon: local; waits for the thread and drops the
  * save (after an error elsewhere). */
-fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list);
-fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
-void fx_regions_fini(fx_region_list *list);
 fx_status fx_trainer_save(fx_trainer *run);
 fx_status fx_trainer_save_start(fx_trainer *run);
 bool fx_trainer_save_written(const fx_trainer *run);

@@ -131,6 +131,7 @@ static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT])
   phases[count++] = FX_PHASE_UPDATE;
   if (run->snapshot) phases[count++] = FX_PHASE_UPDATE_SNAPSHOT;
   if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;
+  if (run->model->params.zero) phases[count++] = FX_PHASE_GATHER;
   return count;
 }
 
@@ -240,10 +241,14 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   run->memory.gpu_start = gpu_in_use(run);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
+  FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
   FX_TRY(fx_trainer_barrier_status(run,
                                    fx_model_create_on(run->config, run->device, run->topology, &run->model)));
+  if (run->model->params.zero)
+    snprintf(run->topology_text + strlen(run->topology_text),
+             sizeof run->topology_text - strlen(run->topology_text), " zero:%d", run->model->params.zero);
   run->peak_flops = run->device->backend == FX_BACKEND_CPU
                         ? 0
                         : fx_device_peak(run->device->name, run->model->params.dtype);
@@ -317,11 +322,13 @@ static fx_status run_step(fx_trainer *run, double lr) {
   return FX_OK;
 }
 
-/* Sum of nll and number of targets over the split; terms are added in rank order. */
+/* Sum of nll and number of targets over the split; terms are added in rank order. Tensor-parallel ranks have
+ * the same terms. */
 static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
   int64_t tokens = run->config->train.micro_batch_size * run->attention->rows;
   double mine[2] = {0, 0}, total[2] = {0, 0};
+  if (run->model->params.zero) FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_GATHER, 0));
   for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {
     int64_t valid = 0;
     FX_TRY(fx_pipeline_valid_batch(run->pipeline, i, run->inputs, 0, &valid));
@@ -334,7 +341,7 @@ static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets));
   fx_status status = fx_trainer_gather(run, mine, sizeof mine, &all, offsets);
-  for (int r = 0; status == FX_OK && r < size; r++) {
+  for (int r = 0; status == FX_OK && r < size; r += run->topology->tp) {
     double theirs[2];
     memcpy(theirs, all + offsets[r], sizeof theirs);
     total[0] += theirs[0];

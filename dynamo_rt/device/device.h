@@ -41,10 +41,6 @@ typedef enum fx_lane {
 
 const char *fx_lane_name(fx_lane lane);
 
-/* Memory that host and device both address: near the host (runtime inputs, results), or near the device
- * (weights, whose bytes the host reads only for checkpoints). */
-typedef enum fx_place { FX_PLACE_HOST, FX_PLACE_DEVICE } fx_place;
-
 typedef struct fx_device fx_device;
 typedef struct fx_event fx_event;
 typedef struct fx_recording fx_recording; /* work of the lanes, recorded once, run as one: a CUDA graph */
@@ -54,8 +50,8 @@ typedef struct fx_device_vtable {
   const char *name;
   fx_status (*alloc)(fx_device *device, size_t bytes, void **out);
   void (*release)(fx_device *device, void *memory);
-  fx_status (*alloc_shared)(fx_device *device, fx_place place, size_t bytes, void **out);
-  void (*release_shared)(fx_device *device, fx_place place, void *memory);
+  fx_status (*alloc_host)(fx_device *device, size_t bytes, void **out);
+  void (*release_host)(fx_device *device, void *memory);
   fx_status (*memory_info)(fx_device *device, size_t *used, size_t *total);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
   /* Launches, waits for the task alone and says how long it took by the device's clock; NULL: the host's
@@ -110,12 +106,13 @@ static inline fx_status fx_device_alloc(fx_device *device, size_t bytes, void **
 static inline void fx_device_release(fx_device *device, void *memory) {
   if (memory) device->vtable->release(device, memory);
 }
-/* Content undefined; the host may touch it while no task that does is in flight. */
-static inline fx_status fx_device_alloc_shared(fx_device *device, fx_place place, size_t bytes, void **out) {
-  return device->vtable->alloc_shared(device, place, bytes, out);
+/* Memory of the host that kernels address too (pinned for a GPU): runtime inputs, results. Content undefined;
+ * the host may touch it while no task that does is in flight. */
+static inline fx_status fx_device_alloc_host(fx_device *device, size_t bytes, void **out) {
+  return device->vtable->alloc_host(device, bytes, out);
 }
-static inline void fx_device_release_shared(fx_device *device, fx_place place, void *memory) {
-  if (memory) device->vtable->release_shared(device, place, memory);
+static inline void fx_device_release_host(fx_device *device, void *memory) {
+  if (memory) device->vtable->release_host(device, memory);
 }
 /* Bytes of the device's own memory that all its users hold, and that it has; 0 and 0 where it is the host's.
  */

@@ -127,6 +127,10 @@ fx_value fx_copy(fx_graph *graph, fx_value x) {
   return fx_graph_record(graph, &g_copy, NULL, (fx_value[]){x}, NULL);
 }
 
+bool fx_is_copy(const fx_node *node) {
+  return node->op == &g_copy;
+}
+
 static fx_status cast_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   fx_dtype to = (fx_dtype) * (const int32_t *)attr, from = in[0]->dtype;
   bool known = (from == FX_F32 || from == FX_BF16 || from == FX_F64) &&

@@ -18,6 +18,7 @@ fx_value fx_scale(fx_graph *graph, fx_value x, fx_value s);
 
 /* Contiguous copy of x (any dtype, any strides); the result may be placed as a strided view. */
 fx_value fx_copy(fx_graph *graph, fx_value x);
+bool fx_is_copy(const fx_node *node);
 
 /* dtype conversion among F32, BF16 and F64 (to nearest even). */
 fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype);

@@ -117,9 +117,12 @@ fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targe
 
 static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_dropout_attr *a = attr;
-  if (in[0]->ndim != 3 || !fx_type_contiguous(in[0]) || fx_type_numel(in[1]) != in[0]->dim[0] ||
-      !fx_is_activation(in[0]->dtype) || !(a->p >= 0 && a->p < 1))
-    return fx_error(FX_ERR_SHAPE, "expected x [B, T, E], ordinals [B] and 0 <= p < 1, got p = %g",
+  int64_t samples = fx_type_numel(in[1]), last = a->first_row + fx_type_rows(in[0]);
+  bool fits = a->length ? a->first_row >= 0 && last <= samples * a->length
+                        : in[0]->ndim == 3 && samples == in[0]->dim[0] && a->first_row == 0;
+  if (!fits || !fx_type_contiguous(in[0]) || !fx_is_activation(in[0]->dtype) || !(a->p >= 0 && a->p < 1))
+    return fx_error(FX_ERR_SHAPE,
+                    "expected x [B, T, E] or rows of it, ordinals [B] and 0 <= p < 1, got p = %g",
                     (double)a->p);
   if (in[3] && (in[3]->dtype != FX_I32 || fx_type_numel(in[3]) * 128 != in[0]->dim[1]))
     return fx_error(FX_ERR_SHAPE, "expected one int32 position a block of 128 rows");

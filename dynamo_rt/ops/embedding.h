@@ -31,11 +31,12 @@ typedef struct fx_dropout_attr {
   uint64_t seed, site; /* site: fx_hash64_text of the module's name without its layer number */
   float p;
   int32_t reserved;
+  int64_t first_row, length; /* x holds rows from first_row on of all B * length; length 0: all, as shaped */
 } fx_dropout_attr;
 
-/* x [B, T, E] T with each element zeroed with probability p, the others divided by 1 - p. The draw depends
- * only on (seed, site, layer, sample ordinal, position, channel, iteration): no mask is stored and no layout
- * changes it. ordinal [B] int64, iteration [1] int64. */
+/* x [B, T, E] T, or with `length` [rows, E] (a sequence shard), with each element zeroed with probability p,
+ * the others divided by 1 - p. The draw depends only on (seed, site, layer, sample ordinal, position,
+ * channel, iteration): no mask is stored and no layout changes it. ordinal [B] int64, iteration [1] int64. */
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr);
 /* The same for rows that are part of a longer sequence: blocks int32, [T / 128] elements, is the position of
  * every 128 rows in it (T a multiple of 128). FX_NONE: the rows are the sequence. */

@@ -220,6 +220,42 @@ fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr a
   return fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dy, x}, NULL);
 }
 
+/* ---- a bias of its own ---- */
+
+static fx_status add_bias_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  static const char *const what[] = {"the input", "the bias"};
+  (void)attr;
+  FX_TRY(need_floats(what, in, 2));
+  FX_TRY(need(fx_type_numel(in[1]) == fx_type_cols(in[0]), in[0], in[1], "input and bias"));
+  out[0] = *in[0];
+  return FX_OK;
+}
+
+static fx_status add_bias_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  fx_value grads[2];
+  (void)node;
+  fx_graph_record(graph, &g_linear_dw, &(fx_linear_attr){0, FX_ACT_NONE}, (fx_value[]){dout[0], dout[0]},
+                  grads); /* for db alone: dW is dropped */
+  din[0] = dout[0];
+  din[1] = grads[1];
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_add_bias = {
+    .name = "add_bias",
+    .min_in = 2,
+    .max_in = 2,
+    .num_out = 1,
+    .may_alias = {1},
+    .infer = add_bias_infer,
+    .vjp = add_bias_vjp,
+    .kernel = {[FX_BACKEND_CPU] = fx_add_bias_cpu},
+};
+
+fx_value fx_add_bias(fx_graph *graph, fx_value x, fx_value bias) {
+  return fx_graph_record(graph, &g_add_bias, NULL, (fx_value[]){x, bias}, NULL);
+}
+
 bool fx_is_linear_dx(const fx_node *node) {
   return node->op == &g_linear_dx;
 }

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { FX_MAX_SQUARES = 8 };
+enum { FX_MAX_SQUARES = 10 };
 /* Sum of the squares of up to FX_MAX_SQUARES contiguous F32 ranges -> F64 [1], in double over fixed chunks in
  * order. Ranks that hold parts of a gradient add theirs up before fx_clip. */
 fx_value fx_squares(fx_graph *graph, const fx_value *grads, int count);

@@ -36,6 +36,13 @@ static bool mergeable(const fx_graph *graph, const fx_node *node, const bool *mu
   return true;
 }
 
+/* Other looks at the twin's storage go with it; a view has its input's. */
+static void replace(fx_graph *graph, fx_value twin, fx_value first) {
+  int32_t from = graph->values[twin].storage, to = graph->values[first].storage;
+  fx_graph_replace_uses(graph, twin, first);
+  if (from != to) fx_graph_merge_storage(graph, from, to, graph->values[first].offset);
+}
+
 int fx_pass_cse(fx_graph *graph) {
   int merged = 0;
   size_t size = 16;
@@ -58,7 +65,7 @@ int fx_pass_cse(fx_graph *graph) {
       continue;
     }
     const fx_node *first = &graph->nodes[table[slot] - 1];
-    for (int i = 0; i < node->op->num_out; i++) fx_graph_replace_uses(graph, node->out[i], first->out[i]);
+    for (int i = 0; i < node->op->num_out; i++) replace(graph, node->out[i], first->out[i]);
     node->dead = true;
     merged++;
   }

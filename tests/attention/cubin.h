@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registers and stack bytes of a kernel, read from a cubin: an ELF file whose .nv.info section lists, for
- * every function's symbol, attributes of (format, attribute, bytes, symbol, value). */
+/* Registers, stack bytes and products of a kernel, read from a cubin: an ELF file whose .nv.info section
+ * lists, for every function's symbol, attributes of (format, attribute, bytes, symbol, value), and whose
+ * .text.NAME is the machine code: 16 bytes an instruction, the opcode in the low 12 bits (wgmma's were read
+ * off nvdisasm 13). */
 #ifndef FX_TESTS_ATTENTION_CUBIN_H
 #define FX_TESTS_ATTENTION_CUBIN_H
 
 #include <elf.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "dynamo_rt/base/cache.h"
@@ -53,6 +56,26 @@ static inline cubin_usage cubin_usage_of(const fx_cache_image *image, const char
     at += 4 + (sized ? bytes : 0);
   }
   return usage;
+}
+
+typedef struct cubin_wgmma {
+  int products, marks; /* HGMMA; WARPGROUP.ARRIVE and .DEPBAR, two a product where products run one by one */
+} cubin_wgmma;
+
+static inline cubin_wgmma cubin_wgmma_of(const fx_cache_image *image, const char *function) {
+  enum { FROM_SHARED = 0x9f0, FROM_REGISTERS = 0xdf0, MARK = 0x9c5, BYTES = 16 };
+  cubin_wgmma found = {0, 0};
+  char name[80];
+  snprintf(name, sizeof name, ".text.%s", function);
+  const Elf64_Shdr *text = cubin_section(image, name);
+  for (size_t at = 0; text && at + BYTES <= text->sh_size; at += BYTES) {
+    uint16_t low;
+    memcpy(&low, image->data + text->sh_offset + at, sizeof low);
+    int opcode = low & 0xfff;
+    found.products += opcode == FROM_SHARED || opcode == FROM_REGISTERS;
+    found.marks += opcode == MARK;
+  }
+  return found;
 }
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA kernels compile, without a GPU: every named variant at one head dimension, plain and one with a
- * costly score at all, forward, partial and backward, for sm_80 and sm_90a; registers and stack as a table
- * allows. Without NVRTC the suite says so and counts as skipped (77), unless FX_REQUIRE_NVRTC=1. */
+ * costly score at all, forward, partial and backward, for sm_80 and sm_90a; registers and stack as tables
+ * allow; on sm_90a 16-bit types on wgmma, and its products not one by one. Without NVRTC the suite says so
+ * and counts as skipped (77), unless FX_REQUIRE_NVRTC=1. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "attention/cuda/emit_cuda.h"
 #include "attention/cuda/flash_cuda.h"
+#include "attention/cuda/flash_policy.h"
 #include "core/config/builtin.h"
 #include "core/config/config.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
@@ -66,68 +68,159 @@ static fx_variant *named_variant(const char *name) {
   return variant;
 }
 
-static void check_usage(const fx_flash_key *key, const char *name, const char *arch,
-                        const fx_cache_image *image) {
-  int d = 0;
-  while (g_dims[d] != key->D) d++;
+/* The same of the kernels on wgmma, whose registers are given by their plan: {plain or limits, any variant};
+ * and whether their products may run one by one (flash_policy.c says why). */
+static const struct {
+  const char *kernel;
+  int32_t D;
+  int stack[2];
+  bool serial;
+} g_hopper[] = {{"flex_fwd", 64, {16, 16}, false},     {"flex_fwd", 96, {0, 0}, false},
+                {"flex_fwd", 128, {0, 0}, false},      {"flex_fwd", 256, {0, 0}, false},
+                {"flex_bwd_keys", 64, {16, 48}, true}, {"flex_bwd_keys", 96, {0, 0}, false},
+                {"flex_bwd_keys", 128, {0, 0}, false}, {"flex_bwd_rows", 64, {0, 0}, false},
+                {"flex_bwd_rows", 96, {0, 0}, false},  {"flex_bwd_rows", 128, {0, 0}, false}};
+
+/* One compilation. They run on two threads, checks afterwards on one. */
+typedef struct job {
+  fx_flash_key key;
+  const char *name, *arch;
+  fx_cache_image image;
+  fx_status status;
+  char error[400];
+} job;
+static job g_jobs[400];
+static int g_num_jobs;
+
+static void add_jobs(fx_flash_key key, const char *name, int archs) {
+  for (int arch = 0; arch < 2; arch++)
+    if (archs & 1 << arch) g_jobs[g_num_jobs++] = (job){.key = key, .name = name, .arch = g_archs[arch]};
+}
+
+static void check_mma(const job *j) {
+  int d = 0, type = j->key.dtype == FX_F32;
+  while (g_dims[d] != j->key.D) d++;
   for (size_t i = 0; i < sizeof g_bounds / sizeof g_bounds[0]; i++) {
     const bound *most = &g_bounds[i];
-    if (most->backward != (key->pass == FX_FLASH_BACKWARD)) continue;
-    cubin_usage got = cubin_usage_of(image, most->kernel);
-    int registers = most->of[d][key->dtype == FX_F32].registers,
-        stack = most->of[d][key->dtype == FX_F32].stack;
+    if (most->backward != (j->key.pass == FX_FLASH_BACKWARD)) continue;
+    cubin_usage got = cubin_usage_of(&j->image, most->kernel);
+    int registers = most->of[d][type].registers, stack = most->of[d][type].stack;
     CHECK_MSG(got.registers > 0 && got.registers <= registers && got.stack >= 0 && got.stack <= stack,
               "%s, %s, D %d, %s, R %d, ask %d: %s has %d registers and %d bytes of stack, at most %d and %d",
-              name, fx_dtype_name(key->dtype), key->D, arch, key->R, key->ask, most->kernel, got.registers,
-              got.stack, registers, stack);
+              j->name, fx_dtype_name(j->key.dtype), j->key.D, j->arch, j->key.R, j->key.ask, most->kernel,
+              got.registers, got.stack, registers, stack);
   }
 }
 
-static void compile_key(fx_flash_key key, const char *name) {
-  for (int arch = 0; arch < 2; arch++) {
-    fx_cache_image image = {NULL, 0};
-    if (!CHECK_MSG(fx_flash_cubin(&key, g_archs[arch], &image) == FX_OK, "%s, D %d: %s", name, key.D,
-                   fx_error_text()))
-      continue;
-    check_usage(&key, name, g_archs[arch], &image);
-    free(image.data);
+static void check_hopper(const job *j) {
+  int seen = 0;
+  for (size_t i = 0; i < sizeof g_hopper / sizeof g_hopper[0]; i++) {
+    bool forward = strcmp(g_hopper[i].kernel, "flex_fwd") == 0;
+    if (g_hopper[i].D != j->key.D || forward == (j->key.pass == FX_FLASH_BACKWARD)) continue;
+    cubin_usage got = cubin_usage_of(&j->image, g_hopper[i].kernel);
+    cubin_wgmma wgmma = cubin_wgmma_of(&j->image, g_hopper[i].kernel);
+    int stack = g_hopper[i].stack[j->key.variant != NULL];
+    seen++;
+    CHECK_MSG(got.stack >= 0 && got.stack <= stack,
+              "%s, %s, D %d, R %d, ask %d: %s has %d bytes of stack, at most %d", j->name,
+              fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, g_hopper[i].kernel, got.stack,
+              stack);
+    CHECK_MSG(wgmma.products > 0 && (g_hopper[i].serial || wgmma.marks <= wgmma.products),
+              "%s, %s, D %d, R %d, ask %d: %s has %d products on wgmma and %d marks between them", j->name,
+              fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, g_hopper[i].kernel, wgmma.products,
+              wgmma.marks);
   }
+  CHECK(seen == (j->key.pass == FX_FLASH_BACKWARD ? 2 : 1));
 }
 
-/* Named variants, their masks asked, each at one head dimension or another. */
+static void run_jobs(void) {
+#pragma omp parallel for schedule(dynamic) num_threads(2)
+  for (int i = 0; i < g_num_jobs; i++) {
+    job *j = &g_jobs[i];
+    j->status = fx_flash_cubin(&j->key, j->arch, &j->image);
+    if (j->status != FX_OK) snprintf(j->error, sizeof j->error, "%s", fx_error_text());
+  }
+  for (int i = 0; i < g_num_jobs; i++) {
+    job *j = &g_jobs[i];
+    const fx_flash_plan *plans[FX_FLASH_PARTS];
+    if (!CHECK_MSG(j->status == FX_OK, "%s, D %d, %s: %s", j->name, j->key.D, j->arch, j->error)) continue;
+    bool hopper = fx_flash_plans(&j->key, j->arch, plans);
+    CHECK(hopper == (strcmp(j->arch, "sm_90a") == 0 && j->key.dtype != FX_F32 &&
+                     (j->key.D != 256 || j->key.pass != FX_FLASH_BACKWARD)));
+    if (hopper)
+      check_hopper(j);
+    else
+      check_mma(j);
+    free(j->image.data);
+  }
+  g_num_jobs = 0;
+}
+
+/* Named variants, their masks asked, forward and backward, each at one head dimension of either architecture.
+ */
 static void named_variants(void) {
+  fx_variant *variants[64] = {NULL};
   for (int i = 0; i < fx_builtin_variants_count; i++) {
-    fx_variant *variant = named_variant(fx_builtin_variants[i].name);
+    fx_variant *variant = variants[i] = named_variant(fx_builtin_variants[i].name);
     if (!variant) continue;
-    fx_flash_key key = {variant, FX_FLASH_FORWARD, FX_BF16, g_dims[i % 4], 0, variant->mask != FX_EX_NONE};
-    compile_key(key, fx_builtin_variants[i].name);
-    key.pass = FX_FLASH_BACKWARD;
-    compile_key(key, fx_builtin_variants[i].name);
-    fx_variant_destroy(variant);
+    for (int arch = 0; arch < 2; arch++) {
+      fx_flash_key key = {.variant = variant,
+                          .pass = FX_FLASH_FORWARD,
+                          .dtype = FX_BF16,
+                          .D = g_dims[(i + arch) % 4],
+                          .ask = variant->mask != FX_EX_NONE};
+      add_jobs(key, fx_builtin_variants[i].name, 1 << arch);
+      key.pass = FX_FLASH_BACKWARD;
+      add_jobs(key, fx_builtin_variants[i].name, 1 << arch);
+    }
   }
+  run_jobs();
+  for (int i = 0; i < fx_builtin_variants_count; i++) fx_variant_destroy(variants[i]);
 }
 
-/* All head dimensions and types: plain with limits, and one variant with a costly score. */
+/* All head dimensions and types with limits (fp32 on either architecture, fp16 where it is on wgmma); in
+ * bfloat16 also the partial pass, limits of two intervals or none, a scale of any sign, and a variant with a
+ * costly score. */
 static void shapes(void) {
   static const fx_dtype dtypes[] = {FX_F32, FX_BF16, FX_F16};
   fx_variant *softcap = named_variant("softcap");
   for (int d = 0; d < 4; d++)
-    for (int t = 0; t < 3; t++)
-      for (int pass = FX_FLASH_FORWARD; pass <= FX_FLASH_BACKWARD; pass++) {
-        fx_flash_key key = {NULL, (fx_flash_pass)pass, dtypes[t], g_dims[d], 1, false};
-        compile_key(key, "limits");
-        if (t == 2 || pass == FX_FLASH_PARTIAL || !softcap) continue;
-        key.variant = softcap;
-        compile_key(key, "softcap");
-        key.variant = NULL, key.R = 2 * (d % 2);
-        compile_key(key, "plain, or limits of two intervals");
+    for (int pass = FX_FLASH_FORWARD; pass <= FX_FLASH_BACKWARD; pass++) {
+      fx_flash_key key = {.pass = (fx_flash_pass)pass, .D = g_dims[d], .R = 1};
+      for (int t = 0; t < 3; t++) {
+        key.dtype = dtypes[t];
+        if (pass != FX_FLASH_PARTIAL || t == 1) add_jobs(key, "limits", t == 1 ? 3 : t == 2 ? 2 : 1 << d % 2);
       }
+      if (pass == FX_FLASH_PARTIAL) continue;
+      key.dtype = FX_BF16, key.R = 2 * (d % 2);
+      add_jobs(key, "plain, or limits of two intervals", 2);
+      key.R = 1, key.variant = softcap;
+      add_jobs(key, "softcap", 3);
+    }
+  run_jobs();
   fx_variant_destroy(softcap);
+}
+
+/* What wgmma's kernels do not take goes to the others. */
+static void fallbacks(void) {
+  const fx_flash_plan *plans[FX_FLASH_PARTS];
+  fx_flash_key key = {.pass = FX_FLASH_BACKWARD, .dtype = FX_BF16, .D = 128, .R = 1};
+  CHECK(fx_flash_plans(&key, "sm_90a", plans) && plans[FX_FLASH_KEYS] && plans[FX_FLASH_ROWS] &&
+        !plans[FX_FLASH_FWD]);
+  CHECK(!fx_flash_plans(&key, "sm_90", plans) && !plans[FX_FLASH_KEYS] && !plans[FX_FLASH_ROWS]);
+  key.any_scale = true;
+  CHECK(!fx_flash_plans(&key, "sm_90a", plans));
+  key.any_scale = false, key.D = 256;
+  CHECK(!fx_flash_plans(&key, "sm_90a", plans));
+  key.pass = FX_FLASH_PARTIAL;
+  CHECK(fx_flash_plans(&key, "sm_90a", plans) && plans[FX_FLASH_FWD] && !plans[FX_FLASH_KEYS]);
+  key.dtype = FX_F32;
+  CHECK(!fx_flash_plans(&key, "sm_90a", plans));
 }
 
 static void refusals(void) {
   fx_cache_image image;
-  fx_flash_key key = {NULL, FX_FLASH_FORWARD, FX_BF16, 80, 0, false};
+  fx_flash_key key = {.pass = FX_FLASH_FORWARD, .dtype = FX_BF16, .D = 80};
   CHECK_STATUS(fx_flash_cubin(&key, "sm_80", &image), FX_ERR_UNSUPPORTED);
   CHECK_HAS(fx_error_text(), "head dimension 80, expected 64, 96, 128 or 256");
   key.D = 64, key.dtype = FX_I32;
@@ -137,7 +230,7 @@ static void refusals(void) {
 }
 
 static const fx_test g_tests[] = {
-    {"named variants", named_variants}, {"shapes", shapes}, {"refusals", refusals}};
+    {"named variants", named_variants}, {"shapes", shapes}, {"fallbacks", fallbacks}, {"refusals", refusals}};
 
 int main(void) {
   int major, minor;

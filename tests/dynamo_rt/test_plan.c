@@ -63,6 +63,40 @@ static void cse_and_dce(void) {
   fx_device_destroy(device);
 }
 
+/* A pass that replaces a value takes the other looks at it along: a reshape of a folded sum, and one of a
+ * merged twin that its twin has not. */
+static void views_follow(void) {
+  enum { R = 3, N = 4 };
+  float x[R * N], w[N * N], sum[R * N], twin[R * N];
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, R * N, 1, 1);
+  fx_fill_normal(w, N * N, 2, 1);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value a = persistent(g, x, R, N), weight = persistent(g, w, N, N);
+  fx_value y = fx_linear(FX_AT(g), a, weight, FX_NONE, (fx_linear_attr){0, 0});
+  fx_value dx = fx_linear_dx(FX_AT(g), a, weight, (fx_linear_attr){0, 0});
+  fx_value flat = fx_reshape(FX_AT(g), fx_add(FX_AT(g), y, dx), 1, (int64_t[]){R * N});
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "sum", sum, fx_type_1d(FX_F32, R * N)),
+           fx_add(FX_AT(g), flat, flat));
+  fx_value first = fx_add(FX_AT(g), a, a), second = fx_add(FX_AT(g), a, a);
+  fx_store(FX_AT(g), persistent(g, twin, R, N), fx_add(FX_AT(g), first, a));
+  fx_value wide = fx_reshape(FX_AT(g), second, 2, (int64_t[]){1, R * N});
+  fx_accumulate(FX_AT(g), persistent(g, twin, 1, R * N), fx_add(FX_AT(g), wide, wide));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < N; c++) {
+      double want = 0;
+      for (int i = 0; i < N; i++) want += 2.0 * (double)x[r * N + i] * (double)(w[c * N + i] + w[i * N + c]);
+      CHECK_MSG(fabs((double)sum[r * N + c] - want) < 1e-4, "the sum is %g, not %g", (double)sum[r * N + c],
+                want);
+      CHECK_MSG(fabs((double)twin[r * N + c] - 7 * (double)x[r * N + c]) < 1e-4, "the twin is off");
+    }
+  free(arena);
+  fx_device_destroy(device);
+}
+
 /* Reads around a mutation must not be merged: the second sum sees the new value. */
 static void cse_respects_mutation(void) {
   float a[2] = {1, 1}, b[2] = {10, 10}, first[2], second[2];
@@ -360,6 +394,7 @@ static const fx_test tests[] = {
     {"overlapping buffers are refused", overlapping_buffers_are_refused},
     {"equal and unused nodes go", cse_and_dce},
     {"reads around a mutation stay apart", cse_respects_mutation},
+    {"views follow what they look at", views_follow},
     {"two sums with equal beginnings stay apart", equal_beginnings_stay_apart},
     {"a repeated layer that assembles", repeated_assemblies},
     {"exchanged dimensions", exchanged_dimensions},

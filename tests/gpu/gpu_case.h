@@ -47,7 +47,7 @@ static inline gpu_buffer *world_buffer(gpu_world *w, const char *name, fx_type t
   gpu_buffer *b = &w->buffer[w->count++];
   FX_ASSERT(w->count <= MAX_BUFFERS);
   *b = (gpu_buffer){.name = name, .type = type, .output = output};
-  CHECK_OK(fx_device_alloc_shared(w->device, FX_PLACE_DEVICE, fx_type_bytes(&type), &b->data));
+  CHECK_OK(fx_device_alloc_host(w->device, fx_type_bytes(&type), &b->data));
   memset(b->data, 0xFF, fx_type_bytes(&type));
   return b;
 }
@@ -146,7 +146,7 @@ static inline char *world_run(const gpu_case *c, fx_device *device, fx_exec_mode
       memcpy(outputs + at, w.buffer[i].data, size);
       at += size;
     }
-    fx_device_release_shared(device, FX_PLACE_DEVICE, w.buffer[i].data);
+    fx_device_release_host(device, w.buffer[i].data);
   }
   if (shape) *shape = w;
   return outputs;

@@ -81,7 +81,7 @@ static bool take_memory(memory *x) {
   for (int i = 0; i < 5; i++) {
     void *data = NULL;
     size_t bytes = i < 2 ? OPERAND_BYTES : MATRIX_BYTES;
-    if (!CHECK_OK(fx_device_alloc_shared(g_gpu, FX_PLACE_DEVICE, bytes, &data))) return false;
+    if (!CHECK_OK(fx_device_alloc_host(g_gpu, bytes, &data))) return false;
     *shared[i] = data;
   }
   for (int i = 0; i < 4; i++) *wide[i] = calloc((size_t)MAX_M * MAX_N, sizeof(double));
@@ -94,7 +94,7 @@ static void drop_memory(memory *x) {
   char *const shared[] = {x->a, x->b, x->c, x->bias, x->aux};
   double *const wide[] = {x->product, x->old, x->bias_of, x->aux_of};
   for (int i = 0; i < 5; i++)
-    if (shared[i]) fx_device_release_shared(g_gpu, FX_PLACE_DEVICE, shared[i]);
+    if (shared[i]) fx_device_release_host(g_gpu, shared[i]);
   for (int i = 0; i < 4; i++) free(wide[i]);
   free(x->op_a);
   free(x->op_b);

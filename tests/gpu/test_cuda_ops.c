@@ -263,8 +263,8 @@ static void build_rounded_from_the_middle(gpu_world *w) {
 /* ---- cases ---- */
 
 /* Bounds of the relative norm: fp32 sums in another order (the CPU adds 33,000 rows of one id one after the
- * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3 root
- * mean square), a few times on the way to a gradient. */
+ * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3
+ * root mean square), a few times on the way to a gradient. */
 typedef struct op_case {
   const char *name;
   void (*build)(gpu_world *world);
@@ -365,7 +365,7 @@ static void bad_data_is_told(void) {
     CHECK_OK(fx_device_sync(g_gpu)); /* told once */
     fx_plan_destroy(plan);
     fx_device_release(g_gpu, arena);
-    for (int i = 0; i < w.count; i++) fx_device_release_shared(g_gpu, FX_PLACE_DEVICE, w.buffer[i].data);
+    for (int i = 0; i < w.count; i++) fx_device_release_host(g_gpu, w.buffer[i].data);
   }
 }
 
@@ -396,7 +396,7 @@ static void a_missing_kernel_is_named(void) {
   world_output(&w, "y", fx_graph_record(w.graph, &lonely, NULL, (fx_value[]){x}, NULL));
   CHECK_STATUS(fx_plan_prepare(w.graph, (fx_plan_options){.name = "p"}, g_gpu, &plan), FX_ERR_UNSUPPORTED);
   CHECK_HAS(fx_error_text(), "op lonely has no kernel for the cuda backend");
-  for (int i = 0; i < w.count; i++) fx_device_release_shared(g_gpu, FX_PLACE_DEVICE, w.buffer[i].data);
+  for (int i = 0; i < w.count; i++) fx_device_release_host(g_gpu, w.buffer[i].data);
 }
 
 static void runtime_inputs_are_copied(void) {
@@ -407,7 +407,7 @@ static void runtime_inputs_are_copied(void) {
   CHECK_OK(fx_inputs_add(inputs, "pad", fx_type_1d(FX_F32, 3)));
   CHECK_OK(fx_inputs_add(inputs, "x", fx_type_1d(FX_F32, 1000)));
   CHECK_OK(fx_inputs_allocate_on(inputs, g_gpu));
-  CHECK_OK(fx_device_alloc_shared(g_gpu, FX_PLACE_HOST, 4000, &memory));
+  CHECK_OK(fx_device_alloc_host(g_gpu, 4000, &memory));
   fx_graph *graph = fx_graph_create(inputs);
   fx_value x = fx_graph_input(FX_AT(graph), "x");
   fx_store(FX_AT(graph), fx_graph_persistent(FX_AT(graph), "y", memory, fx_type_1d(FX_F32, 1000)),
@@ -424,7 +424,7 @@ static void runtime_inputs_are_copied(void) {
   }
   fx_plan_destroy(plan);
   fx_device_release(g_gpu, arena);
-  fx_device_release_shared(g_gpu, FX_PLACE_HOST, memory);
+  fx_device_release_host(g_gpu, memory);
   fx_inputs_destroy(inputs);
 }
 

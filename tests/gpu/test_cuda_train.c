@@ -61,10 +61,9 @@ static void declare_inputs(trainer *t) {
   CHECK_OK(fx_inputs_add(t->inputs, "factor", fx_type_1d(FX_F32, 1)));
   CHECK_OK(fx_inputs_add(t->inputs, "lr", fx_type_1d(FX_F32, 1)));
   CHECK_OK(fx_inputs_allocate_on(t->inputs, t->device));
-  CHECK_OK(fx_device_alloc_shared(t->device, FX_PLACE_HOST, 2 * sizeof(float), &memory));
+  CHECK_OK(fx_device_alloc_host(t->device, 2 * sizeof(float), &memory));
   t->results = memory;
-  CHECK_OK(
-      fx_device_alloc_shared(t->device, FX_PLACE_HOST, 3 * (size_t)t->params.numel * sizeof(float), &memory));
+  CHECK_OK(fx_device_alloc_host(t->device, 3 * (size_t)t->params.numel * sizeof(float), &memory));
   t->snapshot = memory;
 }
 
@@ -180,8 +179,8 @@ static void train(fx_device *device, fx_exec_mode mode, float losses[STEPS], flo
   free(moments);
   for (int i = 0; i < PLANS; i++) fx_plan_destroy(t.plan[i]);
   fx_device_release(device, t.arena);
-  fx_device_release_shared(device, FX_PLACE_HOST, t.results);
-  fx_device_release_shared(device, FX_PLACE_HOST, t.snapshot);
+  fx_device_release_host(device, t.results);
+  fx_device_release_host(device, t.snapshot);
   fx_inputs_destroy(t.inputs);
   fx_params_fini(&t.params);
 }

@@ -7,7 +7,7 @@ source "$(dirname "$0")/../integration/setup.bash"
 FLEXION=${FLEXION_BIN:-$FLEXION}
 gpus=$("$FLEXION" doctor --json | tail -1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["cuda_devices"])')
 [ "$gpus" -ge 1 ] || { echo "skipped: no GPU"; rm -rf "$TMP"; exit 77; }
-export OMP_NUM_THREADS=4
+export OMP_NUM_THREADS=1
 here=$FX_SOURCE_DIR/tests/integration
 python3 "$here/corpus.py" "$TMP/corpus.txt" 400 5
 llama=(model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 attention.variant=document_causal)
@@ -18,7 +18,7 @@ train() { # train OUT DEVICE DTYPE overrides...
   local out=$1 device=$2 dtype=$3
   shift 3
   timeout -k 1 120 "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" runtime.device="$device" \
-    runtime.dtype="$dtype" runtime.deterministic=true train.micro_batch_size=4 train.iters=50 train.eval_interval=0 \
+    runtime.dtype="$dtype" runtime.deterministic=true runtime.threads=1 train.micro_batch_size=4 train.iters=50 train.eval_interval=0 \
     optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 || { tail -5 "$TMP/$out.log"; return 1; }
 }
 cat > "$TMP/compare.py" <<'P'

@@ -46,42 +46,15 @@ static void cuda_release(fx_device *base, void *memory) {
     ((cuda_device *)base)->context.driver->memory_free((uint64_t)(uintptr_t)memory); /* waits for its users */
 }
 
-static fx_status alloc_managed(const cuda_device *device, size_t bytes, void **out) {
-  const fx_cuda_driver *driver = device->context.driver;
-  uint64_t address = 0;
-  int concurrent = 0;
-  FX_TRY(fx_cuda_check(
-      driver,
-      driver->device_attribute(&concurrent, FX_CU_ATTRIBUTE_CONCURRENT_MANAGED, device->context.device),
-      "an attribute of the GPU"));
-  FX_TRY(fx_cuda_check(driver, driver->memory_alloc_managed(&address, bytes, FX_CU_MANAGED_GLOBAL),
-                       "memory shared with the GPU"));
-  if (concurrent &&
-      driver->memory_advise(address, bytes, FX_CU_ADVISE_PREFERRED_LOCATION, device->context.device) != 0) {
-    driver->memory_free(address);
-    return fx_error(FX_ERR_DEVICE, "the driver does not keep shared memory on the GPU");
-  }
-  *out = (void *)(uintptr_t)address;
-  return FX_OK;
-}
-
-static fx_status cuda_alloc_shared(fx_device *base, fx_place place, size_t bytes, void **out) {
-  const cuda_device *device = (const cuda_device *)base;
-  const fx_cuda_driver *driver = device->context.driver;
+static fx_status cuda_alloc_host(fx_device *base, size_t bytes, void **out) {
+  const fx_cuda_driver *driver = ((const cuda_device *)base)->context.driver;
   FX_TRY(enter(base));
-  if (bytes == 0) bytes = 1;
-  if (place == FX_PLACE_DEVICE) return alloc_managed(device, bytes, out);
-  return fx_cuda_check(driver, driver->memory_alloc_host(out, bytes, FX_CU_HOST_PORTABLE),
+  return fx_cuda_check(driver, driver->memory_alloc_host(out, bytes ? bytes : 1, FX_CU_HOST_PORTABLE),
                        "pinned memory of the host");
 }
 
-static void cuda_release_shared(fx_device *base, fx_place place, void *memory) {
-  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
-  if (enter(base) != FX_OK) return;
-  if (place == FX_PLACE_DEVICE)
-    driver->memory_free((uint64_t)(uintptr_t)memory);
-  else
-    driver->memory_free_host(memory);
+static void cuda_release_host(fx_device *base, void *memory) {
+  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->memory_free_host(memory);
 }
 
 static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) {
@@ -275,8 +248,8 @@ static const fx_device_vtable g_cuda_vtable = {
     .name = "cuda",
     .alloc = cuda_alloc,
     .release = cuda_release,
-    .alloc_shared = cuda_alloc_shared,
-    .release_shared = cuda_release_shared,
+    .alloc_host = cuda_alloc_host,
+    .release_host = cuda_release_host,
     .memory_info = cuda_memory_info,
     .launch = cuda_launch,
     .launch_timed = cuda_launch_timed,

@@ -32,13 +32,18 @@ fx_status fx_cuda_check(const fx_cuda_driver *driver, int result, const char *wh
 static fx_status open_driver(void) {
   static const fx_cuda_symbol symbols[] = {
 #define FX_CUDA_DRIVER_SYMBOL(field, name, parameters) {name, offsetof(fx_cuda_driver, field)},
-      FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_SYMBOL)
+      FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_SYMBOL)};
+  static const fx_cuda_symbol optional[] = {FX_CUDA_DRIVER_OPTIONAL_LIST(FX_CUDA_DRIVER_SYMBOL)
 #undef FX_CUDA_DRIVER_SYMBOL
   };
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return fx_error(FX_ERR_DEVICE, "no driver (libcuda.so.1 not found)");
   FX_TRY(fx_cuda_library_bind(library, "cuda", symbols, (int)(sizeof symbols / sizeof symbols[0]),
                               &g_driver.table));
+  for (size_t i = 0; i < sizeof optional / sizeof optional[0]; i++) {
+    void *function = dlsym(library, optional[i].name);
+    memcpy((char *)&g_driver.table + optional[i].offset, &function, sizeof function);
+  }
   if (g_driver.table.driver_version(&g_driver.version) != 0) g_driver.version = 0;
   return fx_cuda_check(&g_driver.table, g_driver.table.init(0), "the CUDA driver does not start");
 }

@@ -28,9 +28,6 @@
   X(memory_free, "cuMemFree_v2", (uint64_t address))                                                        \
   X(memory_alloc_host, "cuMemHostAlloc", (void **address, size_t bytes, unsigned flags))                    \
   X(memory_free_host, "cuMemFreeHost", (void *address))                                                     \
-  X(memory_alloc_managed, "cuMemAllocManaged", (uint64_t * address, size_t bytes, unsigned flags))          \
-  X(memory_advise, "cuMemAdvise", (uint64_t address, size_t bytes, int advice, int device))                 \
-  X(memory_prefetch, "cuMemPrefetchAsync", (uint64_t address, size_t bytes, int device, void *stream))      \
   X(memory_fill, "cuMemsetD8Async", (uint64_t address, unsigned char byte, size_t count, void *stream))     \
   X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t bytes, void *stream))                        \
   X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                       \
@@ -58,9 +55,16 @@
     (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
      unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra))
 
+/* Those that a driver may lack; NULL then. */
+#define FX_CUDA_DRIVER_OPTIONAL_LIST(X)                                                                  \
+  X(tensor_map, "cuTensorMapEncodeTiled",                                                                \
+    (void *map, int type, uint32_t rank, void *data, const uint64_t *dims, const uint64_t *stride_bytes, \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill))
+
 struct fx_cuda_driver {
 #define FX_CUDA_DRIVER_FIELD(field, name, parameters) int(*field) parameters;
   FX_CUDA_DRIVER_LIST(FX_CUDA_DRIVER_FIELD)
+  FX_CUDA_DRIVER_OPTIONAL_LIST(FX_CUDA_DRIVER_FIELD)
 #undef FX_CUDA_DRIVER_FIELD
 };
 
@@ -68,7 +72,6 @@ enum {
   FX_CU_ATTRIBUTE_MULTIPROCESSORS = 16,
   FX_CU_ATTRIBUTE_MAJOR = 75,
   FX_CU_ATTRIBUTE_MINOR = 76,
-  FX_CU_ATTRIBUTE_CONCURRENT_MANAGED = 89,
   FX_CU_FUNCTION_LOCAL_BYTES = 3,
   FX_CU_FUNCTION_REGISTERS = 4,
   FX_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
@@ -76,8 +79,6 @@ enum {
   FX_CU_EVENT_DISABLE_TIMING = 2,
   FX_CU_CAPTURE_THREAD_LOCAL = 1,
   FX_CU_HOST_PORTABLE = 1,
-  FX_CU_MANAGED_GLOBAL = 1,
-  FX_CU_ADVISE_PREFERRED_LOCATION = 3,
   FX_CU_ERROR_NO_DEVICE = 100
 };
 

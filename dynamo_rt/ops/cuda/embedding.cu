@@ -144,35 +144,37 @@ struct dropout_params {
   u64 seed, site;
   u32 limit; /* a draw below it drops: p in units of 2^-24, and 8 bits more */
   float keep;
-  i64 rows, cols, length;
+  i64 rows, cols, length, first;
 };
 
-/* One draw of four channels: a vector takes VEC / 4 of them. x [samples * length, cols]; y may be x. blocks:
- * position of every 128 rows of a sample, or null. */
+/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of
+ * all samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128
+ * rows of a sample, or null. */
 KERNEL(dropout, FLAT)
 (const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y, dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
-  i64 quads = (d.cols + 3) / 4, wide = vectors ? VEC / 4 : 1, width = quads / wide, n = d.rows * width;
-  u64 step = (u64)*iteration;
-  for (i64 k = grid_index(); k < n; k += grid_stride()) {
-    i64 r = k / width, q = (k - r * width) * wide, sample = r / d.length;
-    i64 t = r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
-    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads + q);
-    if (vectors) {
+  i64 quads = (d.cols + 3) / 4, step = (i64)gridDim.x * blockDim.y;
+  u64 iter = (u64)*iteration;
+  for (i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y; r < d.rows; r += step) {
+    i64 sample = (d.first + r) / d.length;
+    i64 t = d.first + r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
+    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads);
+    for (i64 i = (i64)threadIdx.x * VEC; vectors && i < d.cols; i += blockDim.x * VEC) {
       float u[VEC];
-      unpack(load_vector(x + r * d.cols + 4 * q), u);
+      unpack(load_vector(x + r * d.cols + i), u);
       for (int draw = 0; draw < VEC / 4; draw++) {
-        philox random = philox_at(d.seed, d.site, index + draw, step);
+        philox random = philox_at(d.seed, d.site, index + (u64)i / 4 + draw, iter);
         for (int j = 0; j < 4; j++)
           u[4 * draw + j] = random.word[j] < d.limit ? 0.0f : u[4 * draw + j] * d.keep;
       }
-      store_vector(y + r * d.cols + 4 * q, u);
-      continue;
+      store_vector(y + r * d.cols + i, u);
     }
-    philox random = philox_at(d.seed, d.site, index, step);
-    for (int j = 0; j < 4 && 4 * q + j < d.cols; j++) {
-      i64 at = r * d.cols + 4 * q + j;
-      put(y + at, random.word[j] < d.limit ? 0.0f : get(x + at) * d.keep);
+    for (i64 q = threadIdx.x; !vectors && q < quads; q += blockDim.x) {
+      philox random = philox_at(d.seed, d.site, index + (u64)q, iter);
+      for (int j = 0; j < 4 && 4 * q + j < d.cols; j++) {
+        i64 at = r * d.cols + 4 * q + j;
+        put(y + at, random.word[j] < d.limit ? 0.0f : get(x + at) * d.keep);
+      }
     }
   }
 }

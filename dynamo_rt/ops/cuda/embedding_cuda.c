@@ -189,10 +189,11 @@ typedef struct dropout_params { /* of embedding.cu */
   uint64_t seed, site;
   uint32_t limit;
   float keep;
-  int64_t rows, cols, length;
+  int64_t rows, cols, length, first;
 } dropout_params;
 
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
+  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread; blocks a multiprocessor */
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
   void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
@@ -202,7 +203,8 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
                       .keep = 1.0f / (1.0f - attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),
-                      .length = args->in[0]->type.dim[1]};
-  return fx_cuda_run_flat(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows * d.cols,
+                      .length = attr->length ? attr->length : args->in[0]->type.dim[1],
+                      .first = attr->first_row};
+  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows, d.cols, COLUMNS, RESIDENT,
                           FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
 }

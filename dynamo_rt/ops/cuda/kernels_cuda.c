@@ -134,9 +134,10 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
  * comes on top. */
 static void allow_shared(fx_cuda_kernels *kernels) {
   static const unsigned sizes[] = {224 << 10, 160 << 10, 96 << 10, 48 << 10};
+  const fx_cuda_function *user = kernels->function[FX_CUDA_CROSS_ENTROPY];
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && kernels->shared_limit == 0; i++)
-    if (fx_cuda_function_allow_shared(&kernels->function[FX_CUDA_CROSS_ENTROPY][0], (int)sizes[i]) == FX_OK &&
-        fx_cuda_function_allow_shared(&kernels->function[FX_CUDA_CROSS_ENTROPY][1], (int)sizes[i]) == FX_OK)
+    if (fx_cuda_function_allow_shared(&user[0], (int)sizes[i]) == FX_OK &&
+        fx_cuda_function_allow_shared(&user[1], (int)sizes[i]) == FX_OK)
       kernels->shared_limit = sizes[i];
   fx_error_clear();
 }
@@ -214,8 +215,10 @@ fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx
                            int64_t cols, int held, int resident, void **params) {
   fx_cuda_dim block = fx_cuda_row_block(cols, held, FX_CUDA_BLOCK);
   const fx_cuda_context *context = args->gemm;
-  int64_t most = (int64_t)context->info.multiprocessors * resident;
-  fx_cuda_dim grid = {(unsigned)fx_min_i64(most, fx_ceil_div(rows, block.y)), 1, 1};
+  int64_t most = (int64_t)context->info.multiprocessors * resident, turns = fx_ceil_div(rows, block.y);
+  int64_t each =
+      fx_max_i64(1, fx_ceil_div(turns, most)); /* equal shares: no block is left with one more turn */
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(turns, each), 1, 1};
   return fx_cuda_run(args, kernel, dtype, grid, block, params);
 }
 

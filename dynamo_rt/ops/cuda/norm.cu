@@ -6,7 +6,7 @@
 enum {
   THREADS = 256,
   HELD_FORWARD = 32 / VEC,
-  HELD_BACKWARD = 16 / VEC /* vectors of a thread */
+  HELD_BACKWARD = 2 /* vectors of a thread */
 };
 
 /* Both sums over a group, given to all of its threads; every thread of the group must call. */
@@ -110,41 +110,31 @@ KERNEL_RESIDENT(norm_forward, THREADS, T_IS_BF16 ? 3 : 2)(const T *x, T *y, row_
   }
 }
 
-/* in := round(in + other) */
-__device__ inline void add_held(uint4 (&in)[HELD_FORWARD], const uint4 (&other)[HELD_FORWARD]) {
-#pragma unroll
+/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
+ * may be a or b. */
+KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
+  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC, base = row * n.cols;
+  uint4 in[HELD_FORWARD], other[HELD_FORWARD];
+  if (row >= rows) return;
+  if (!held) {
+    T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
+    for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x) put(to + i, get(a + i) + get(b + i));
+    return norm_unheld(n, to + base, y + base, row);
+  }
   for (int j = 0; j < HELD_FORWARD; j++) {
+    i64 at = threadIdx.x + j * blockDim.x;
+    in[j] = at < vectors ? load_vector(a + base + at * VEC) : make_uint4(0, 0, 0, 0);
+    other[j] = at < vectors ? load_vector(b + base + at * VEC) : make_uint4(0, 0, 0, 0);
+  }
+  for (int j = 0; j < HELD_FORWARD; j++) {
+    i64 at = threadIdx.x + j * blockDim.x;
     float u[VEC], v[VEC];
     unpack(in[j], u), unpack(other[j], v);
     for (int i = 0; i < VEC; i++) u[i] += v[i];
     in[j] = pack(u);
+    if (sum && at < vectors) *(uint4 *)(sum + base + at * VEC) = in[j];
   }
-}
-
-/* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
- * may be a or b. */
-KERNEL_RESIDENT(add_norm, THREADS, T_IS_BF16 ? 4 : 2)
-(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
-  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
-  uint4 in[HELD_FORWARD], other[HELD_FORWARD];
-  for (; row < rows; row += step) {
-    i64 base = row * n.cols;
-    if (!held) {
-      T *to = sum ? sum : y; /* from where a thread reads back what it wrote itself */
-      for (i64 i = base + threadIdx.x; i < base + n.cols; i += blockDim.x)
-        put(to + i, get(a + i) + get(b + i));
-      norm_unheld(n, to + base, y + base, row);
-      continue;
-    }
-    hold(a, row, n.cols, in), hold(b, row, n.cols, other);
-    add_held(in, other);
-#pragma unroll
-    for (int j = 0; j < HELD_FORWARD; j++) {
-      i64 at = threadIdx.x + j * blockDim.x;
-      if (sum && at < n.cols / VEC) *(uint4 *)(sum + base + at * VEC) = in[j];
-    }
-    norm_held(n, in, y, row);
-  }
+  norm_held(n, in, y, row);
 }
 
 /* ---- backward: dx, and partial sums of dy xhat and of dy over the rows of a block ---- */
@@ -175,39 +165,42 @@ __device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
   }
 }
 
-/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)); no mean(g) for
- * RMSNorm. dw, db: the thread's running sums. */
+/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)), that is
+ * rstd g - far - near x; no mean(g) for RMSNorm. g is kept, so that the weights are read once. dw, db: the
+ * thread's running sums. */
 __device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
                                 float (&dw)[HELD_BACKWARD][VEC], float (&db)[HELD_BACKWARD][VEC]) {
   int vectors = (int)(n.cols / VEC);
   uint4 old[HELD_BACKWARD];
-  float d[VEC], x[VEC], w[VEC];
-  float rstd = in.rstd, shift = -in.mean * rstd;
+  float g[HELD_BACKWARD][VEC], d[VEC], x[VEC], shift = -in.mean * in.rstd;
   float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
     if (at >= vectors) continue;
-    unpack(in.above[j], d), unpack(in.x[j], x), load_floats(n.w + at * VEC, w);
+    load_floats(n.w + at * VEC, g[j]);
+    unpack(in.above[j], d), unpack(in.x[j], x);
     for (int i = 0; i < VEC; i++) {
-      float xhat = fmaf(x[i], rstd, shift), g = d[i] * w[i];
-      sum.x += g, sum.y = fmaf(g, xhat, sum.y);
+      float xhat = fmaf(x[i], in.rstd, shift);
+      g[j][i] *= d[i];
+      sum.x += g[j][i], sum.y = fmaf(g[j][i], xhat, sum.y);
       dw[j][i] = fmaf(d[i], xhat, dw[j][i]), db[j][i] += d[i];
     }
-    old[j] = n.add && n.dx ? load_vector(n.dx + row * n.cols + at * VEC) : make_uint4(0, 0, 0, 0);
+    if (n.add) old[j] = load_vector(n.dx + row * n.cols + at * VEC);
   }
   if (!n.dx) return;
   sum = group_sum(sum);
-  float mean_g = n.layer ? sum.x / (float)n.cols : 0.0f, mean_gx = sum.y / (float)n.cols;
+  float mean_gx = sum.y / (float)n.cols, near = in.rstd * in.rstd * mean_gx;
+  float far = in.rstd * ((n.layer ? sum.x / (float)n.cols : 0.0f) + shift * mean_gx);
 #pragma unroll
   for (int j = 0; j < HELD_BACKWARD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
-    float before[VEC];
     if (at >= vectors) continue;
-    unpack(in.above[j], d), unpack(in.x[j], x), unpack(old[j], before), load_floats(n.w + at * VEC, w);
-    for (int i = 0; i < VEC; i++) {
-      float xhat = fmaf(x[i], rstd, shift);
-      d[i] = before[i] + rstd * (d[i] * w[i] - mean_g - xhat * mean_gx);
+    unpack(in.x[j], x);
+    for (int i = 0; i < VEC; i++) d[i] = fmaf(-near, x[i], fmaf(in.rstd, g[j][i], -far));
+    if (n.add) {
+      unpack(old[j], x);
+      for (int i = 0; i < VEC; i++) d[i] += x[i];
     }
     store_vector(n.dx + row * n.cols + at * VEC, d);
   }

@@ -3,10 +3,10 @@
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/norm.h"
 
-/* Columns that a thread of ops/cuda/norm.cu holds in registers, and the longest row that stays there. CHUNKS:
- * blocks of norm_grad, two for each multiprocessor of an H200; a constant, so that the
- * bits do not depend on the GPU. */
-enum { FORWARD = 32, BACKWARD = 16, MAX_HELD = 8192, CHUNKS = 264 };
+/* Of ops/cuda/norm.cu: columns that a thread holds in the forward kernels and the longest row that is held;
+ * vectors that it holds in the backward one, and that one's largest group. CHUNKS: blocks of norm_grad, two
+ * for each multiprocessor of an H200; a constant, so that the bits do not depend on the GPU. */
+enum { FORWARD = 32, MAX_HELD = 8192, BACKWARD = 2, MAX_GROUP = 512, CHUNKS = 264 };
 
 typedef struct row_norm { /* of norm.cu */
   void *w, *b, *mean, *rstd;
@@ -53,8 +53,9 @@ fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
   row_norm n = row_norm_of(args, 2);
   int held = n.cols <= MAX_HELD &&
              fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){a, b, y, sum, n.w, n.b}, 6);
-  return fx_cuda_run_rows(args, FX_CUDA_ADD_NORM, dtype, rows, n.cols, columns(held, FORWARD),
-                          dtype == FX_BF16 ? 4 : 2, FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
+  fx_cuda_dim block = fx_cuda_row_block(n.cols, columns(held, FORWARD), FX_CUDA_BLOCK);
+  return fx_cuda_run(args, FX_CUDA_ADD_NORM, dtype, (fx_cuda_dim){(unsigned)fx_ceil_div(rows, block.y), 1, 1},
+                     block, FX_CUDA_ARGS(&a, &b, &sum, &y, &n, &held, &rows));
 }
 
 /* ---- backward ---- */
@@ -83,15 +84,16 @@ fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
                  .rstd = args->in[4]->data,
                  .dx = data_of(args->out[0]),
                  .layer = attr->kind == FX_NORM_LAYER,
-                 .add = (int)(args->accumulate & 1),
+                 .add = args->out[0] ? (int)(args->accumulate & 1) : 0,
                  .rows = fx_type_rows(&args->in[1]->type),
                  .cols = fx_type_cols(&args->in[1]->type)};
   float *partial[2] = {args->workspace, (float *)args->workspace + CHUNKS * n.cols};
   float *sum[2] = {data_of(args->out[1]), data_of(args->out[2])};
-  int held = n.cols <= MAX_HELD &&
+  int columns_held = BACKWARD * 16 / (int)fx_dtype_bytes(dtype);
+  int held = n.cols <= (int64_t)MAX_GROUP * columns_held &&
              fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){n.dy, n.x, n.w, n.dx}, 4);
   fx_cuda_dim block =
-      held ? fx_cuda_row_block(n.cols, BACKWARD, MAX_HELD / BACKWARD) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
+      held ? fx_cuda_row_block(n.cols, columns_held, MAX_GROUP) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
   n.dw = sum[0] ? partial[0] : NULL;
   n.db = sum[1] ? partial[1] : NULL;
   n.step = fx_max_i64(block.y, fx_ceil_div(n.rows, CHUNKS));

@@ -17,7 +17,8 @@ SINGLE_KERNEL(rope_table, FLAT)(const int *positions, float *table, double theta
 
 struct rope_params {
   float sign;
-  i64 rows, cols, heads, half; /* x [rows, cols] begins with heads of 2 half columns */
+  i64 rows, cols;
+  int heads, half; /* x [rows, cols] begins with heads of 2 half columns */
 };
 
 enum { HEADS = 2 }; /* of a thread at a time */
@@ -28,18 +29,18 @@ __device__ inline void turn_heads(const T *x, const float *angle, T *y, const ro
   float cosine[VEC], sine[VEC];
   load_floats(angle, cosine), load_floats(angle + p.half, sine);
   for (int i = 0; i < VEC; i++) sine[i] *= p.sign;
-  for (i64 first = threadIdx.y; first < p.heads; first += HEADS * blockDim.y) {
+  for (int first = (int)threadIdx.y; first < p.heads; first += HEADS * (int)blockDim.y) {
     uint4 left[HEADS], right[HEADS];
 #pragma unroll
     for (int j = 0; j < HEADS; j++) {
-      i64 head = first + j * blockDim.y;
+      int head = first + j * (int)blockDim.y;
       if (head >= p.heads) continue;
       left[j] = load_vector(x + head * 2 * p.half);
       right[j] = load_vector(x + head * 2 * p.half + p.half);
     }
 #pragma unroll
     for (int j = 0; j < HEADS; j++) {
-      i64 head = first + j * blockDim.y;
+      int head = first + j * (int)blockDim.y;
       float a[VEC], b[VEC];
       if (head >= p.heads) continue;
       unpack(left[j], a), unpack(right[j], b);
@@ -56,8 +57,9 @@ __device__ inline void turn_heads(const T *x, const float *angle, T *y, const ro
 
 /* The same, element by element. */
 __device__ inline void turn_row(const T *x, const float *table, T *y, const rope_params &p) {
-  for (i64 k = threadIdx.y * blockDim.x + threadIdx.x; k < p.heads * p.half; k += blockDim.x * blockDim.y) {
-    i64 head = k / p.half, i = k - head * p.half, at = head * 2 * p.half + i;
+  int threads = (int)(blockDim.x * blockDim.y);
+  for (int k = (int)(threadIdx.y * blockDim.x + threadIdx.x); k < p.heads * p.half; k += threads) {
+    int head = k / p.half, i = k - head * p.half, at = head * 2 * p.half + i;
     float a = get(x + at), b = get(x + at + p.half), cosine = table[i], sine = p.sign * table[i + p.half];
     put(y + at, a * cosine - b * sine);
     put(y + at + p.half, b * cosine + a * sine);
@@ -67,7 +69,7 @@ __device__ inline void turn_row(const T *x, const float *table, T *y, const rope
 /* table [rows, 2 half]. The columns behind the heads are copied, unless y is x. blockDim.z rows a block;
  * vectors: blockDim.x is the vectors of half a head. */
 KERNEL_RESIDENT(rope, FLAT, 4)(const T *x, const float *table, T *y, rope_params p, int vectors) {
-  i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = p.heads * 2 * p.half;
+  i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = (i64)p.heads * 2 * p.half;
   if (row >= p.rows) return;
   x += row * p.cols, y += row * p.cols, table += row * 2 * p.half;
   if (vectors) {

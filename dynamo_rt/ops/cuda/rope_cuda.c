@@ -14,19 +14,20 @@ fx_status fx_rope_table_cuda(const fx_kernel_args *args) {
 
 typedef struct rope_params { /* of rope.cu */
   float sign;
-  int64_t rows, cols, heads, half;
+  int64_t rows, cols;
+  int32_t heads, half;
 } rope_params;
 
 fx_status fx_rope_cuda(const fx_kernel_args *args) {
-  enum { HEADS = 2 }; /* of a thread in rope.cu */
+  enum { HEADS = 2, MAX_Z = 64 }; /* of a thread in rope.cu; the most of a block */
   const fx_rope_attr *attr = args->attr;
   void *x = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
   fx_dtype dtype = args->in[0]->type.dtype;
   rope_params p = {.sign = (float)attr->sign,
                    .rows = fx_type_rows(&args->in[0]->type),
                    .cols = fx_type_cols(&args->in[0]->type),
-                   .heads = attr->heads,
-                   .half = attr->head_dim / 2};
+                   .heads = (int32_t)attr->heads,
+                   .half = (int32_t)(attr->head_dim / 2)};
   int64_t places = p.half * (int64_t)fx_dtype_bytes(dtype) / 16; /* vectors of half a head */
   int vectors = fx_cuda_rows_fit_vectors(dtype, p.half, NULL, 0) && places <= FX_CUDA_BLOCK &&
                 fx_cuda_rows_fit_vectors(dtype, p.cols, (const void *[]){x, y, table}, 3);
@@ -34,7 +35,7 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
   if (vectors) {
     block.x = (unsigned)places;
     block.y = (unsigned)fx_max_i64(1, fx_min_i64(fx_ceil_div(p.heads, HEADS), FX_CUDA_BLOCK / places));
-    block.z = FX_CUDA_BLOCK / (block.x * block.y);
+    block.z = (unsigned)fx_min_i64(MAX_Z, FX_CUDA_BLOCK / (block.x * block.y));
   }
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(p.rows, block.z), 1, 1};
   return fx_cuda_run(args, FX_CUDA_ROPE, dtype, grid, block, FX_CUDA_ARGS(&x, &table, &y, &p, &vectors));

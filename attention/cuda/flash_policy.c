@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "attention/cuda/flash_policy.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* {D, part, warpgroups, step, stages, CTAs, turns}, and TFLOP/s of its products on one H200, causal bf16, at
+ * T 1024 (D 64: B 32, H 12) and T 4096 (D 128: B 4, H 32/4). Small CTAs hide each other's beginnings and
+ * ends, which is what short sequences are made of: with two warpgroups a CTA D 64 ran at 250, 256, 329. Three
+ * CTAs of FX_FLASH_KEYS at D 64 leave so few registers that products run one after the other (two CTAs, which
+ * do not: 285). D = 256 has no backward here: dK and dV of 64 keys would fill all registers. */
+static const fx_flash_plan g_plans[] = {
+    {64, FX_FLASH_FWD, 1, 64, 2, 4, 0},    /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
+    {64, FX_FLASH_KEYS, 1, 64, 2, 3, 0},   /* 310 */
+    {64, FX_FLASH_ROWS, 1, 64, 3, 3, 0},   /* 408 */
+    {96, FX_FLASH_FWD, 2, 128, 2, 1, 0},   /* 378 (T 4096, H 16) */
+    {96, FX_FLASH_KEYS, 2, 64, 2, 1, 0},   /* 441 */
+    {96, FX_FLASH_ROWS, 2, 128, 2, 1, 0},  /* 527 */
+    {128, FX_FLASH_FWD, 2, 128, 2, 1, 0},  /* 499; steps of 64 keys 387 */
+    {128, FX_FLASH_KEYS, 2, 64, 2, 1, 0},  /* 557 */
+    {128, FX_FLASH_ROWS, 2, 128, 2, 1, 0}, /* 643; steps of 64 keys and three warpgroups 515 */
+    {256, FX_FLASH_FWD, 2, 64, 2, 1, 1},   /* 531 (T 4096, H 8); without turns 508 */
+};
+
+static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
+  for (size_t i = 0; i < sizeof g_plans / sizeof g_plans[0]; i++)
+    if (g_plans[i].D == D && g_plans[i].part == part) return &g_plans[i];
+  return NULL;
+}
+
+bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_plan *plans[FX_FLASH_PARTS]) {
+  bool backward = key->pass == FX_FLASH_BACKWARD, all = true;
+  bool able = strcmp(arch, "sm_90a") == 0 && key->dtype != FX_F32 && !key->any_scale;
+  for (int part = 0; part < FX_FLASH_PARTS; part++) {
+    bool wanted = backward == (part != FX_FLASH_FWD);
+    plans[part] = able && wanted ? plan_of(key->D, (fx_flash_part)part) : NULL;
+    all = all && (!wanted || plans[part]);
+  }
+  for (int part = 0; part < FX_FLASH_PARTS && !all; part++) plans[part] = NULL;
+  return all;
+}
+
+/* Tiles are columns in blocks of 64, and begin at a multiple of 1024; the sums of hopper_*.cu. */
+unsigned fx_flash_plan_shared(const fx_flash_plan *plan) {
+  int row = (plan->D + 63) / 64 * 128, blocks = plan->part == FX_FLASH_FWD ? 1 : 2;
+  return (unsigned)(1024 + (blocks * plan->groups * 64 + plan->stages * 2 * plan->step) * row);
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backward on sm_90a, deterministic but for learnable tables: P is recomputed from q, k and lse twice.
+ *
+ * Two kernels of seven products in place of one of five: dQ needs no sum over CTAs, so there is neither an
+ * order to keep nor an fp32 accumulator in memory, and dS never leaves the registers.
+ *
+ * flex_bwd_keys: a block of keys against steps of FX_STEP rows of the heads of its group; S^T = K Q^T and
+ * dP^T = V dO^T, so that P^T and dS^T feed dV and dK from registers. flex_bwd_rows: a block of rows against
+ * steps of FX_STEP keys: dQ += dS K. A step's last product runs while the next one's first do. */
+enum { NB = FX_STEP / 8, DB = FX_D / 8 };
+
+/* P and dS at once, from the raw score: no register is left to keep slopes in. */
+#define FX_LATE (FX_HAS_SLOPE || FX_HAS_TABLES)
+
+template <int A_ROWS> FX_DEVICE void product(float (&acc)[NB][4], uint32_t left, uint32_t right) {
+  wgmma_fence();
+  product_rows<A_ROWS>(acc, left, right);
+  wgmma_commit();
+}
+FX_DEVICE void add_product(float (&acc)[DB][4], const uint32_t (&p)[NB / 2][4], uint32_t tile) {
+  wgmma_fence();
+  product_registers(acc, p, tile);
+  wgmma_commit();
+}
+
+#if FX_KEYS
+/* ---- dK, dV ---- */
+
+enum { ROW_WORDS = 2 + 2 * FX_R }; /* lse2, delta, lo, hi of FX_STEP rows */
+
+typedef struct keys_block {
+  const fx_flash_args *args;
+  const fx_flash_maps *maps;
+  ring *slots;
+  const step_list *list;
+  float (*rows)[ROW_WORDS][FX_STEP];
+  int32_t b, head, blocks; /* head of the keys; steps a query head has */
+  int32_t key;             /* this warpgroup's first */
+  uint32_t k, v, ring;     /* addresses of this warpgroup's rows, of the ring's tiles */
+} keys_block;
+
+FX_DEVICE int32_t head_of(const keys_block *c, int32_t step) {
+  return c->head * (c->args->H / c->args->K) + step / 2 / c->blocks;
+}
+
+/* Q, dO and the rows' words; one thread. */
+FX_DEVICE void fill(const keys_block *c, int32_t i, uint32_t slot) {
+  const fx_flash_args *args = c->args;
+  int32_t h = head_of(c, c->list->step[i]), t = c->list->step[i] / 2 % c->blocks * FX_STEP;
+  uint32_t barrier = shared_address(&c->slots->full[0][slot]);
+  float(*words)[FX_STEP] = c->rows[slot];
+  int64_t place = ((int64_t)c->b * args->H + h) * args->Tpad + t;
+  barrier_expect(barrier, 2 * STEP_BYTES + ROW_WORDS * FX_STEP * 4);
+  copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->q, c->b, h, t, barrier);
+  copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->dout, c->b, h, t, barrier);
+  copy_words(shared_address(words[0]), args->lse2 + place, FX_STEP * 4, barrier);
+  copy_words(shared_address(words[1]), args->delta + place, FX_STEP * 4, barrier);
+#if FX_R > 0
+#pragma unroll
+  for (int r = 0; r < FX_R; r++) {
+    int64_t limit = limits_at(args, r, c->b, h) + t;
+    copy_words(shared_address(words[2 + 2 * r]), args->lo + limit, FX_STEP * 4, barrier);
+    copy_words(shared_address(words[3 + 2 * r]), args->hi + limit, FX_STEP * 4, barrier);
+  }
+#endif
+}
+FX_DEVICE void leave(const keys_block *c, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, 0, slot) && i + FX_STAGES < count) fill(c, i + FX_STAGES, slot);
+  __syncwarp();
+}
+
+/* Where a pair of the tile lies: its row, as far as it is there, and its key. */
+typedef struct keys_pair {
+  int32_t position, kv;
+  bool seen;
+} keys_pair;
+
+template <bool CHECK>
+FX_DEVICE keys_pair pair_at(const keys_block *c, const float (*words)[FX_STEP], int32_t h, int32_t t,
+                            int32_t row, int32_t key) {
+  const fx_flash_args *args = c->args;
+  int32_t legal = !CHECK || t + row < args->T_q ? t + row : args->T_q - 1;
+  bool exists = !CHECK || key < args->T_kv;
+  keys_pair pair;
+  row_info info;
+  info.position = args->q_bases ? args->q_bases[legal / 128] + legal % 128 : legal;
+  pair.position = info.position;
+  pair.kv = (exists ? key : args->T_kv - 1) + key_shift(args, c->key);
+  pair.seen = true;
+  if (!CHECK) return pair;
+#if FX_R > 0
+#pragma unroll
+  for (int r = 0; r < FX_R; r++)
+    info.lo[r] = __float_as_int(words[2 + 2 * r][row]), info.hi[r] = __float_as_int(words[3 + 2 * r][row]);
+#endif
+  pair.seen = exists && t + row < args->T_q && sees(args, c->b, h, &info, pair.kv);
+  return pair;
+}
+
+/* s becomes P^T; with slopes or tables also dp becomes dS^T. */
+template <bool CHECK>
+FX_DEVICE void keys_weights(const keys_block *c, const float (*words)[FX_STEP], int32_t h, int32_t t,
+                            float (&s)[NB][4], float (&dp)[NB][4]) {
+  const fx_flash_args *args = c->args;
+  int32_t lane = threadIdx.x % 32, key = c->key + threadIdx.x % 128 / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      int32_t row = n * 8 + lane % 4 * 2 + e % 2;
+      keys_pair pair = pair_at<CHECK>(c, words, h, t, row, key + e / 2 * 8);
+      float slope = 1.0f, raw = s[n][e];
+      float score = pair_score(args, c->b, h, pair.position, pair.kv, raw, &slope);
+      float p = s[n][e] = pair_weight(args, pair.seen, score, raw, words[0][row]);
+#if FX_LATE
+      float df = pair_gradient(p, dp[n][e], words[1][row]);
+#if FX_HAS_TABLES
+      if (p != 0.0f) fx_tables(args, c->b, h, pair.position, pair.kv, raw * args->scale, df);
+#endif
+      dp[n][e] = p == 0.0f ? 0.0f : df * slope;
+#endif
+    }
+}
+
+FX_DEVICE void keys_gradients(const float (*words)[FX_STEP], const float (&s)[NB][4], float (&dp)[NB][4]) {
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+      dp[n][e] = pair_gradient(s[n][e], dp[n][e], words[1][n * 8 + threadIdx.x % 4 * 2 + e % 2]);
+}
+
+/* The list's `count` steps. */
+FX_DEVICE void keys_walk(const keys_block *c, ring_place *at, int32_t count, float (&dk)[DB][4],
+                         float (&dv)[DB][4]) {
+  float s[NB][4], dp[NB][4];
+  uint32_t p[NB / 2][4], ds[NB / 2][4], before = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t step = c->list->step[i], h = head_of(c, step), t = step / 2 % c->blocks * FX_STEP;
+    const float(*words)[FX_STEP] = c->rows[at->slot];
+    uint32_t q = tile_at(c->ring, 0, at->slot), dout = tile_at(c->ring, 1, at->slot);
+    ring_wait(c->slots, 0, at);
+    product<BLOCK_ROWS>(s, c->k, q);
+    product<BLOCK_ROWS>(dp, c->v, dout);
+    wgmma_wait<1>(s);
+    if (i > 0) leave(c, i - 1, before, count);
+    if (FX_LATE) wgmma_wait<0>(dp);
+    if (step & 1)
+      keys_weights<false>(c, words, h, t, s, dp);
+    else
+      keys_weights<true>(c, words, h, t, s, dp);
+    to_operand(s, p);
+    add_product(dv, p, dout);
+    if (!FX_LATE) wgmma_wait<1>(dp), keys_gradients(words, s, dp);
+    to_operand(dp, ds);
+    add_product(dk, ds, q);
+    before = at->slot, ring_next(at);
+  }
+  wgmma_wait<0>(dk), pin(dv);
+  leave(c, count - 1, before, count);
+}
+
+/* What FX_STEP rows from block `step` (of FX_STEP) on see of the CTA's keys. */
+FX_DEVICE int keys_step_kind(const keys_block *c, int32_t candidate, int32_t first_key) {
+  const fx_flash_args *args = c->args;
+  int32_t h = head_of(c, 2 * candidate), t = candidate % c->blocks * FX_STEP;
+  int kind = EMPTY;
+  if (args->runs) {
+    kind = listed_kind(args, c->b, h, t / ROWS, FX_STEP / ROWS, first_key / KEYS, BLOCK_ROWS / KEYS);
+  } else {
+    const int32_t *span = args->span + (((int64_t)c->b * args->H + h) * (args->Tpad / ROWS) + t / ROWS) * 2;
+    int32_t from = first_key + key_shift(args, first_key);
+    for (int32_t r = 0; r < FX_STEP / ROWS; r++, span += 2)
+      if (span[0] < from + BLOCK_ROWS && from < span[1]) kind = FX_R || FX_ASK ? PARTIAL : FULL;
+  }
+  bool edge = first_key + BLOCK_ROWS > args->T_kv || t + FX_STEP > args->T_q;
+  return kind == FULL && edge ? PARTIAL : kind;
+}
+
+/* grid (K, B, blocks of keys): blocks that most rows see first, if masks are causal */
+extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
+    flex_bwd_keys(const __grid_constant__ fx_flash_args a, const __grid_constant__ fx_flash_maps maps) {
+  extern __shared__ char memory[];
+  __shared__ ring slots;
+  __shared__ step_list list;
+  __shared__ __align__(128) float rows[FX_STAGES][ROW_WORDS][FX_STEP];
+  int32_t head = blockIdx.x, b = blockIdx.y, first = blockIdx.z * BLOCK_ROWS, group = my_group();
+  uint32_t k = tiles_begin(memory), v = k + BLOCK_BYTES, arrived = shared_address(&slots.block);
+  keys_block c = {&a,
+                  &maps,
+                  &slots,
+                  &list,
+                  rows,
+                  b,
+                  head,
+                  (a.T_q + FX_STEP - 1) / FX_STEP,
+                  first + group * 64,
+                  k + group * BOX,
+                  v + group * BOX,
+                  v + BLOCK_BYTES};
+  float dk[DB][4], dv[DB][4];
+  if (threadIdx.x == 0)
+    map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
+  ring_init(&slots);
+  if (threadIdx.x == 0) {
+    barrier_expect(arrived, 2 * BLOCK_BYTES);
+    copy_tile<BLOCK_ROWS>(k, &maps.k, b, head, first, arrived);
+    copy_tile<BLOCK_ROWS>(v, &maps.v, b, head, first, arrived);
+  }
+  clear(dk), clear(dv);
+  ring_place at = {0, 0};
+  int32_t candidates = a.H / a.K * c.blocks;
+  for (int32_t from = 0; from < candidates; from += THREADS) {
+    int32_t mine = from + threadIdx.x;
+    int32_t count = steps_keep(&list, mine, mine < candidates ? keys_step_kind(&c, mine, first) : EMPTY);
+    if (threadIdx.x == 0)
+      for (int i = 0; i < FX_STAGES && i < count; i++) fill(&c, i, (at.slot + i) % FX_STAGES);
+    __syncwarp();
+    barrier_wait(arrived, 0);
+    if (count > 0) keys_walk(&c, &at, count, dk, dv);
+    __syncthreads();
+  }
+  const float scale[2] = {a.scale, a.scale}, one[2] = {1.0f, 1.0f};
+  store_tile(&maps.dk, b, head, c.key, c.k, scale, dk);
+  store_tile(&maps.dv, b, head, c.key, c.v, one, dv);
+}
+#else
+/* ---- dQ ---- */
+
+typedef struct row_state {
+  row_info row;
+  float lse2, delta;
+} row_state;
+
+typedef struct rows_block {
+  const fx_flash_args *args;
+  const fx_flash_maps *maps;
+  ring *slots;
+  const step_list *list;
+  int32_t b, h, head;     /* head of the queries, of the keys */
+  uint32_t q, dout, ring; /* addresses of this warpgroup's rows, of the ring's tiles */
+  row_state rows[2];
+} rows_block;
+
+FX_DEVICE row_state row_state_load(const fx_flash_args *args, int32_t b, int32_t h, int32_t t) {
+  row_state state;
+  int64_t place = ((int64_t)b * args->H + h) * args->Tpad + t;
+  state.row = row_load(args, b, h, t);
+  state.lse2 = args->lse2[place], state.delta = args->delta[place];
+  return state;
+}
+
+FX_DEVICE void fill(const rows_block *c, int32_t i, uint32_t slot) {
+  uint32_t barrier = shared_address(&c->slots->full[0][slot]);
+  int32_t key = c->list->step[i] / 2 * FX_STEP;
+  barrier_expect(barrier, 2 * STEP_BYTES);
+  copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->k, c->b, c->head, key, barrier);
+  copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->v, c->b, c->head, key, barrier);
+}
+FX_DEVICE void leave(const rows_block *c, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, 0, slot) && i + FX_STAGES < count) fill(c, i + FX_STAGES, slot);
+  __syncwarp();
+}
+
+/* s becomes P; with slopes dp becomes dS. */
+template <bool CHECK>
+FX_DEVICE void rows_weights(const rows_block *c, int32_t key, float (&s)[NB][4], float (&dp)[NB][4]) {
+  const fx_flash_args *args = c->args;
+  int32_t column = key + threadIdx.x % 4 * 2, shift = key_shift(args, key);
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const row_state *row = &c->rows[e / 2];
+      int32_t local = column + n * 8 + e % 2;
+      bool exists = !CHECK || local < args->T_kv;
+      int32_t kv = (exists ? local : args->T_kv - 1) + shift;
+      bool seen = !CHECK || (exists && sees(args, c->b, c->h, &row->row, kv));
+      float slope = 1.0f, score = pair_score(args, c->b, c->h, row->row.position, kv, s[n][e], &slope);
+      s[n][e] = pair_weight(args, seen, score, s[n][e], row->lse2);
+#if FX_LATE
+      dp[n][e] = s[n][e] == 0.0f ? 0.0f : pair_gradient(s[n][e], dp[n][e], row->delta) * slope;
+#endif
+    }
+}
+
+FX_DEVICE void rows_gradients(const rows_block *c, const float (&s)[NB][4], float (&dp)[NB][4]) {
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) dp[n][e] = pair_gradient(s[n][e], dp[n][e], c->rows[e / 2].delta);
+}
+
+/* The list's `count` steps. */
+FX_DEVICE void rows_walk(const rows_block *c, ring_place *at, int32_t count, float (&dq)[DB][4]) {
+  float s[NB][4], dp[NB][4];
+  uint32_t ds[NB / 2][4], before = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t step = c->list->step[i], key = step / 2 * FX_STEP;
+    uint32_t k = tile_at(c->ring, 0, at->slot);
+    ring_wait(c->slots, 0, at);
+    product<BLOCK_ROWS>(s, c->q, k);
+    product<BLOCK_ROWS>(dp, c->dout, tile_at(c->ring, 1, at->slot));
+    wgmma_wait<1>(s);
+    if (i > 0) leave(c, i - 1, before, count);
+    if (FX_LATE) wgmma_wait<0>(dp);
+    if (step & 1)
+      rows_weights<false>(c, key, s, dp);
+    else
+      rows_weights<true>(c, key, s, dp);
+    if (!FX_LATE) wgmma_wait<0>(dp), rows_gradients(c, s, dp);
+    to_operand(dp, ds);
+    add_product(dq, ds, k);
+    before = at->slot, ring_next(at);
+  }
+  wgmma_wait<0>(dq);
+  leave(c, count - 1, before, count);
+}
+
+/* grid (blocks of rows, H, B) */
+extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
+    flex_bwd_rows(const __grid_constant__ fx_flash_args a, const __grid_constant__ fx_flash_maps maps) {
+  extern __shared__ char memory[];
+  __shared__ ring slots;
+  __shared__ step_list list;
+  __shared__ int32_t span[4];
+  int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
+  int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  uint32_t q = tiles_begin(memory), dout = q + BLOCK_BYTES, arrived = shared_address(&slots.block);
+  rows_block c = {&a,
+                  &maps,
+                  &slots,
+                  &list,
+                  b,
+                  h,
+                  h / (a.H / a.K),
+                  q + group * BOX,
+                  dout + group * BOX,
+                  dout + BLOCK_BYTES};
+  float dq[DB][4];
+  if (threadIdx.x == 0)
+    map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
+  ring_init(&slots);
+  if (threadIdx.x == 0) {
+    barrier_expect(arrived, 2 * BLOCK_BYTES);
+    copy_tile<BLOCK_ROWS>(q, &maps.q, b, h, block * BLOCK_ROWS, arrived);
+    copy_tile<BLOCK_ROWS>(dout, &maps.dout, b, h, block * BLOCK_ROWS, arrived);
+  }
+  clear(dq);
+  for (int r = 0; r < 2; r++) c.rows[r] = row_state_load(&a, b, h, t + 8 * r);
+  if (!a.runs) block_span(&a, b, h, block * BLOCK_ROWS, span);
+  ring_place at = {0, 0};
+  int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
+  for (int32_t first = 0; first < candidates; first += THREADS) {
+    int32_t mine = first + threadIdx.x;
+    int32_t count =
+        steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
+    if (threadIdx.x == 0)
+      for (int i = 0; i < FX_STAGES && i < count; i++) fill(&c, i, (at.slot + i) % FX_STAGES);
+    __syncwarp();
+    barrier_wait(arrived, 0);
+    if (count > 0) rows_walk(&c, &at, count, dq);
+    __syncthreads();
+  }
+  const float scale[2] = {a.scale, a.scale};
+  store_tile(&maps.dq, b, h, (block * FX_GROUPS + group) * 64, c.q, scale, dq);
+}
+#endif

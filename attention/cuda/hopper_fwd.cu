@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forward on sm_90a: one CTA a block of rows of one head, steps of FX_STEP keys.
+ *
+ * Per warpgroup 64 rows: S = Q K^T from shared memory, online softmax in base 2, O += P V with P from
+ * registers. Q K^T of the next step is issued ahead of P V of this one, so that the softmax runs while the
+ * tensor cores do P V, and other warpgroups fill what gaps are left. FX_PARTIAL 1: merges into a running
+ * state. */
+enum { NB = FX_STEP / 8, KEY_RING = 0, VALUE_RING = 1 };
+
+typedef struct forward_block {
+  const fx_flash_args *args;
+  const fx_flash_maps *maps;
+  ring *slots;
+  const step_list *list;
+  int32_t b, h, head; /* head: of the keys */
+  uint32_t q, kv;     /* addresses of this warpgroup's rows, of the ring's tiles */
+} forward_block;
+
+/* Entry i of the list into a slot. One thread. */
+FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, uint32_t slot) {
+  uint32_t barrier = shared_address(&c->slots->full[kind][slot]);
+  barrier_expect(barrier, STEP_BYTES);
+  copy_tile<FX_STEP>(tile_at(c->kv, kind, slot), kind == KEY_RING ? &c->maps->k : &c->maps->v, c->b, c->head,
+                     c->list->step[i] / 2 * FX_STEP, barrier);
+}
+FX_DEVICE void leave(const forward_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, kind, slot) && i + FX_STAGES < count) fill(c, kind, i + FX_STAGES, slot);
+  __syncwarp();
+}
+
+/* Scores of a variant to base 2, -inf where not visible; plain scores stay raw. */
+template <bool CHECK>
+FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t key, float (&s)[NB][4]) {
+  const fx_flash_args *args = c->args;
+  int32_t column = key + threadIdx.x % 4 * 2, shift = key_shift(args, key);
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      int32_t local = column + n * 8 + e % 2;
+      bool exists = !CHECK || local < args->T_kv;
+      int32_t kv = (exists ? local : args->T_kv - 1) + shift;
+      const row_info *row = &rows->row[e / 2];
+      bool seen = !CHECK || (exists && sees(args, c->b, c->h, row, kv));
+#if FX_HAS_FAULT || FX_HAS_SCORE
+      float raw = s[n][e] * args->scale;
+#endif
+#if FX_HAS_FAULT
+      if (seen && args->fault && fx_fault(args, c->b, c->h, row->position, kv, raw))
+        *args->fault = FX_FLASH_FAULT;
+#endif
+#if FX_HAS_SCORE
+      s[n][e] = fx_score(args, c->b, c->h, row->position, kv, raw) * FX_LOG2E;
+#endif
+      if (CHECK) s[n][e] = seen ? s[n][e] : -FX_INF;
+    }
+}
+
+/* s becomes exp2(factor s - m); the running sum moves on; alpha: what the accumulator shrinks by. m is the
+ * running maximum, or up to 8 below it: nothing has to shrink then, and 2^8 does no harm. */
+FX_DEVICE void softmax(forward_rows *rows, float factor, float (&s)[NB][4], float (&alpha)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    float top = -FX_INF, sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < NB; n++) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+    top = quad_max(top) * factor;
+    float m = top > rows->m[r] + 8.0f ? top : rows->m[r], shift = m == -FX_INF ? 0.0f : m;
+    alpha[r] = exp2_of(rows->m[r] - shift);
+#pragma unroll
+    for (int n = 0; n < NB; n++)
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        sum[e] += s[n][2 * r + e] = exp2_of(__fmaf_rn(s[n][2 * r + e], factor, -shift));
+    rows->m[r] = m;
+    rows->l[r] =
+        rows->l[r] * alpha[r] + (sum[0] + sum[1]); /* of this lane's columns; lanes are added at the end */
+  }
+}
+
+FX_DEVICE void score_step(const forward_block *c, forward_rows *rows, int32_t step, float (&s)[NB][4],
+                          float (&alpha)[2]) {
+  int32_t key = step / 2 * FX_STEP;
+  if (step & 1)
+    scores<false>(c, rows, key, s);
+  else
+    scores<true>(c, rows, key, s);
+  softmax(rows, FX_HAS_SCORE ? 1.0f : c->args->scale * FX_LOG2E, s, alpha);
+}
+
+FX_DEVICE void shrink(const float (&alpha)[2], float (&o)[DB][4]) {
+  if (!__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
+#pragma unroll
+  for (int n = 0; n < DB; n++)
+#pragma unroll
+    for (int e = 0; e < 4; e++) o[n][e] *= alpha[e / 2];
+}
+
+/* With FX_TURNS two warpgroups issue their products in turns, so that one's softmax runs under the other's. A
+ * group waits at a barrier of its own; the first turn is given away before the walk. */
+FX_DEVICE void turn_take(int32_t group) {
+  if (FX_TURNS) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
+}
+FX_DEVICE void turn_give(int32_t group) {
+  if (FX_TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
+}
+
+/* The list's `count` steps. */
+FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forward_rows *rows,
+                    float (&o)[DB][4]) {
+  float s[NB][4], alpha[2];
+  uint32_t p[NB / 2][4];
+  int32_t group = my_group();
+  ring_place value = *at; /* of the step whose P is at hand; *at is that of the scores */
+  if (threadIdx.x == 0)
+    for (int i = 0; i < FX_STAGES && i < count; i++) {
+      fill(c, KEY_RING, i, (at->slot + i) % FX_STAGES);
+      fill(c, VALUE_RING, i, (at->slot + i) % FX_STAGES);
+    }
+  __syncwarp();
+  barrier_wait(shared_address(&c->slots->block), 0);
+  ring_wait(c->slots, KEY_RING, at);
+  wgmma_fence();
+  product_rows<BLOCK_ROWS>(s, c->q, tile_at(c->kv, KEY_RING, at->slot));
+  wgmma_commit();
+  wgmma_wait<0>(s);
+  leave(c, KEY_RING, 0, at->slot, count);
+  score_step(c, rows, c->list->step[0], s, alpha);
+  shrink(alpha, o);
+  to_operand(s, p);
+  ring_next(at);
+  for (int32_t i = 1; i < count; i++) {
+    ring_wait(c->slots, KEY_RING, at);
+    ring_wait(c->slots, VALUE_RING, &value);
+    turn_take(group);
+    wgmma_fence();
+    product_rows<BLOCK_ROWS>(s, c->q, tile_at(c->kv, KEY_RING, at->slot));
+    wgmma_commit();
+    wgmma_fence();
+    product_registers(o, p, tile_at(c->kv, VALUE_RING, value.slot));
+    wgmma_commit();
+    turn_give(group);
+    wgmma_wait<1>(s);
+    leave(c, KEY_RING, i, at->slot, count);
+    score_step(c, rows, c->list->step[i], s, alpha);
+    wgmma_wait<0>(o);
+    leave(c, VALUE_RING, i - 1, value.slot, count);
+    shrink(alpha, o);
+    to_operand(s, p);
+    value = *at, ring_next(at);
+  }
+  ring_wait(c->slots, VALUE_RING, &value);
+  wgmma_fence();
+  product_registers(o, p, tile_at(c->kv, VALUE_RING, value.slot));
+  wgmma_commit();
+  wgmma_wait<0>(o);
+  leave(c, VALUE_RING, count - 1, value.slot, count);
+}
+
+/* grid (blocks up to Tpad, H, B) */
+extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
+    flex_fwd(const __grid_constant__ fx_flash_args a, const __grid_constant__ fx_flash_maps maps) {
+  extern __shared__ char memory[];
+  __shared__ ring slots;
+  __shared__ step_list list;
+  __shared__ int32_t span[4];
+  int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
+  int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  uint32_t q = tiles_begin(memory);
+  forward_block c = {&a, &maps, &slots, &list, b, h, h / (a.H / a.K), q + group * BOX, q + BLOCK_BYTES};
+  float o[DB][4];
+  forward_rows rows;
+  if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v);
+  ring_init(&slots);
+  if (threadIdx.x == 0) {
+    barrier_expect(shared_address(&slots.block), BLOCK_BYTES);
+    copy_tile<BLOCK_ROWS>(q, &maps.q, b, h, block * BLOCK_ROWS, shared_address(&slots.block));
+  }
+  clear(o);
+  for (int r = 0; r < 2; r++)
+    rows.m[r] = -FX_INF, rows.l[r] = 0.0f, rows.row[r] = row_load(&a, b, h, t + 8 * r);
+#if FX_PARTIAL
+  state_load(&a, b, h, t, &rows, o);
+#endif
+  if (!a.runs) block_span(&a, b, h, block * BLOCK_ROWS, span);
+  if (group == 1) turn_give(1);
+  ring_place at = {0, 0};
+  int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
+  for (int32_t first = 0; first < candidates; first += THREADS) {
+    int32_t mine = first + threadIdx.x;
+    int32_t count =
+        steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
+    if (count > 0) walk(&c, &at, count, &rows, o);
+    __syncthreads();
+  }
+  barrier_wait(shared_address(&slots.block), 0); /* also where there was no step */
+#if FX_PARTIAL
+  state_store(&a, b, h, t, &rows, o);
+#else
+  float inverse[2];
+  finish_rows(&a, b, h, t, &rows, inverse);
+  store_tile(&maps.out, b, h, (block * FX_GROUPS + group) * 64, c.q, inverse, o);
+#endif
+}

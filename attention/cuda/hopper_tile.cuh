@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
+ *
+ * A CTA is one or two warpgroups of 64 rows each and nobody else: a producer warp would cost registers of its
+ * part of the multiprocessor. The last warp that leaves a slot of the ring refills it, so nobody waits for
+ * anybody but for data. Which steps there are is found for as many candidates as there are threads at a time.
+ *
+ * The host defines FX_GROUPS (warpgroups), FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a
+ * multiprocessor). */
+enum { THREADS = 128 * FX_GROUPS, WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS };
+enum { COLUMN_BLOCKS = (FX_D + 63) / 64 };
+enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
+
+/* ---- barriers ---- */
+
+FX_DEVICE void barrier_init(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+FX_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+FX_DEVICE bool barrier_try(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+FX_DEVICE uint64_t nanoseconds(void) {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+/* A copy that never arrives is an error of the launch, not a GPU that hangs. */
+FX_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  if (barrier_try(barrier, parity)) return;
+  uint64_t begin = nanoseconds();
+  while (!barrier_try(barrier, parity))
+    if (nanoseconds() - begin > 2000000000ull) __trap();
+}
+
+/* ---- copies ---- */
+
+FX_DEVICE void copy_box(uint32_t to, const fx_flash_map *map, int32_t column, int32_t t, int32_t head,
+                        int32_t b, uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+               "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+               "l"(map), "r"(barrier), "r"(column), "r"(t), "r"(head), "r"(b)
+               : "memory");
+}
+FX_DEVICE void copy_words(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+/* `COUNT` rows of a head from t on, rows past the end as zeros: COUNT * COLUMN_BLOCKS * 128 bytes. One
+ * thread. */
+template <int COUNT>
+FX_DEVICE void copy_tile(uint32_t to, const fx_flash_map *map, int32_t b, int32_t head, int32_t t,
+                         uint32_t barrier) {
+#pragma unroll
+  for (int c = 0; c < COLUMN_BLOCKS; c++)
+#pragma unroll
+    for (int r = 0; r < COUNT / 64; r++)
+      copy_box(to + (c * (COUNT / 64) + r) * BOX, map, c * 64, t + r * 64, head, b, barrier);
+}
+
+/* 64 rows by FX_D of an accumulator, times `factor`, to rows t.. of a head, those past the end left out; all
+ * threads of a warpgroup. `from`: their rows of a tile of BLOCK_ROWS, which nobody reads any more. */
+template <int NB>
+FX_DEVICE void store_tile(const fx_flash_map *map, int32_t b, int32_t head, int32_t t, uint32_t from,
+                          const float (&factor)[2], const float (&acc)[NB][4]) {
+  int32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; r++)
+#pragma unroll
+    for (int n = 0; n < NB; n++) {
+      uint32_t to = from + n / 8 * (BLOCK_ROWS * 128) + (row + 8 * r) * 128 + (n % 8 ^ row % 8) * 16 + pair;
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to),
+                   "r"(pack(acc[n][2 * r] * factor[r], acc[n][2 * r + 1] * factor[r]))
+                   : "memory");
+    }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
+  if (threadIdx.x % 128 != 0) return;
+#pragma unroll
+  for (int c = 0; c < COLUMN_BLOCKS; c++)
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+        "r"(from + c * (BLOCK_ROWS * 128)), "r"(c * 64), "r"(t), "r"(head), "r"(b)
+        : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+FX_DEVICE void map_prefetch(const fx_flash_map *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* A warp's warpgroup, known to be the same in all its lanes. */
+FX_DEVICE int32_t my_group(void) {
+  return __shfl_sync(~0u, threadIdx.x / 128, 0);
+}
+
+enum { BLOCK_BYTES = BLOCK_ROWS * COLUMN_BLOCKS * 128, STEP_BYTES = FX_STEP * COLUMN_BLOCKS * 128 };
+
+/* The dynamic shared memory from a multiple of 1024 on. */
+FX_DEVICE uint32_t tiles_begin(const char *memory) {
+  return (shared_address(memory) + 1023) & ~1023u;
+}
+
+/* ---- the ring ---- */
+
+/* Slots of two kinds, RINGS x FX_STAGES: whether data is there, and how many warps are done with it. */
+enum { RINGS = 2 };
+typedef struct ring {
+  uint64_t full[RINGS][FX_STAGES], block;
+  uint32_t left[RINGS][FX_STAGES];
+} ring;
+
+FX_DEVICE void ring_init(ring *r) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < RINGS; i++)
+      for (int s = 0; s < FX_STAGES; s++) barrier_init(shared_address(&r->full[i][s])), r->left[i][s] = 0;
+    barrier_init(shared_address(&r->block));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+}
+/* Where a walk is: a slot, and the parity of its round. */
+typedef struct ring_place {
+  uint32_t slot, parity;
+} ring_place;
+FX_DEVICE void ring_next(ring_place *at) {
+  if (++at->slot == FX_STAGES) at->slot = 0, at->parity ^= 1;
+}
+FX_DEVICE void ring_wait(const ring *r, int kind, const ring_place *at) {
+  barrier_wait(shared_address(&r->full[kind][at->slot]), at->parity);
+}
+/* Address of a slot's tile in the ring that begins at `ring`. */
+FX_DEVICE uint32_t tile_at(uint32_t ring, int kind, uint32_t slot) {
+  return ring + (slot * RINGS + kind) * STEP_BYTES;
+}
+/* This warp has read a slot; true in the one thread that is to refill it. Nothing has to be ordered but
+ * reads that are complete: products by wgmma_wait, loads by the use of their values. */
+FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
+  uint32_t before = 0;
+  if (threadIdx.x % 32 != 0) return false;
+  asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(shared_address(&r->left[kind][slot])), "n"(WARPS - 1)
+               : "memory");
+  return before == WARPS - 1;
+}
+
+/* ---- the steps of a CTA ---- */
+
+typedef struct step_list {
+  int32_t step[THREADS]; /* 2 * candidate + (it is full) */
+  int32_t warp[WARPS];
+} step_list;
+
+/* Keeps those of the threads' candidates that are not EMPTY, in order; returns how many. All threads call it,
+ * when nobody reads the former list any more. */
+FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
+  uint32_t kept = __ballot_sync(~0u, kind != EMPTY), lane = threadIdx.x % 32;
+  int32_t before = 0, all = 0;
+  if (lane == 0) list->warp[threadIdx.x / 32] = __popc(kept);
+  __syncthreads();
+  for (int32_t w = 0; w < WARPS; w++) {
+    if (w < (int32_t)threadIdx.x / 32) before += list->warp[w];
+    all += list->warp[w];
+  }
+  if (kind != EMPTY) list->step[before + __popc(kept & ((1u << lane) - 1))] = 2 * candidate + (kind == FULL);
+  __syncthreads();
+  return all;
+}
+
+/* What run lists say of `keys` key tiles from `tile` on (of 64) for `rows` row blocks from `block` on (of
+ * 64). */
+FX_DEVICE int listed_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t rows,
+                          int32_t tile, int32_t keys) {
+  int32_t some = 0, full = 0, last = (args->T_q + ROWS - 1) / ROWS;
+  if (block + rows > last) rows = last - block;
+#pragma unroll 2
+  for (int32_t r = 0; r < rows; r++) {
+    int32_t count;
+    const int32_t *run = runs_of(args, b, h, block + r, &count);
+    int32_t begin = run[0], end = run[1],
+            kind = run[2]; /* of the first, whether or not it is: one latency less */
+    while (count-- > 0) {
+      int32_t tiles = max(min(end, tile + keys) - max(begin, tile), 0);
+      some += tiles, full += kind == FULL ? tiles : 0;
+      if (count > 0) run += 3, begin = run[0], end = run[1], kind = run[2];
+    }
+  }
+  return some == 0 ? EMPTY : full == rows * keys ? FULL : PARTIAL;
+}
+
+/* Keys of the block's rows from `first` on by limits: some row sees [both[0], both[1]), all rows see
+ * [both[2], both[3]). All threads call it. */
+FX_DEVICE void block_span(const fx_flash_args *args, int32_t b, int32_t h, int32_t first, int32_t *both) {
+  if (threadIdx.x == 0) both[0] = both[3] = 0x7fffffff, both[1] = both[2] = 0;
+  __syncthreads();
+#if FX_R > 0
+  int32_t t = first + threadIdx.x;
+  if (threadIdx.x < BLOCK_ROWS && t < args->T_q) {
+    row_info row = row_load(args, b, h, t);
+#pragma unroll
+    for (int r = 0; r < FX_R; r++)
+      if (row.lo[r] < row.hi[r]) atomicMin(&both[0], row.lo[r]), atomicMax(&both[1], row.hi[r]);
+    atomicMax(&both[2], row.lo[0]), atomicMin(&both[3], row.hi[0]);
+  }
+#else
+  if (threadIdx.x == 0) both[0] = 0, both[1] = 0x7fffffff;
+#endif
+  __syncthreads();
+}
+
+/* What the block's rows see of the FX_STEP keys from `key` on; past the end PARTIAL at most. */
+FX_DEVICE int row_step_kind(const fx_flash_args *args, int32_t b, int32_t h, int32_t block,
+                            const int32_t *span, int32_t key) {
+  int kind = PARTIAL;
+  if (key >= args->T_kv) return EMPTY;
+  if (args->runs) {
+    kind = listed_kind(args, b, h, block, BLOCK_ROWS / ROWS, key / KEYS, FX_STEP / KEYS);
+  } else {
+    int32_t from = key + key_shift(args, key);
+    if (span[0] >= from + FX_STEP || from >= span[1]) return EMPTY;
+    if (!FX_ASK && span[2] <= from && from + FX_STEP <= span[3]) kind = FULL;
+  }
+  return kind == FULL && key + FX_STEP > args->T_kv ? PARTIAL : kind;
+}
