@@ -147,11 +147,11 @@ struct dropout_params {
   i64 rows, cols, length, first;
 };
 
-/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
- * samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128 rows of a
- * sample, or null. */
-KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
-                      dropout_params d) {
+/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of
+ * all samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128
+ * rows of a sample, or null. */
+KERNEL(dropout, FLAT)
+(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y, dropout_params d) {
   bool vectors = aligned(x, y) && d.cols % VEC == 0;
   i64 quads = (d.cols + 3) / 4, step = (i64)gridDim.x * blockDim.y;
   u64 iter = (u64)*iteration;
