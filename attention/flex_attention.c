@@ -64,7 +64,11 @@ static fx_status check_base(const fx_type *base, const char *name, int64_t T) {
 }
 
 static fx_status check_mask(const fx_type *const *in, const fx_attention_attr *attr) {
-  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0], H = in[Q]->dim[2];
+  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0];
+  int64_t H = attr->all_heads ? attr->all_heads : in[Q]->dim[2];
+  if (attr->first_head < 0 || attr->first_head + in[Q]->dim[2] > H)
+    return fx_error(FX_ERR_SHAPE, "heads %d to %lld are not among %lld", attr->first_head,
+                    (long long)(attr->first_head + in[Q]->dim[2]), (long long)H);
   bool lists = (attr->Bm == 1 || attr->Bm == B) && (attr->Hm == 1 || attr->Hm == H);
   if (in[LIMITS] && (attr->R < 1 || !lists ||
                      fx_type_numel(in[LIMITS]) != 2 * (int64_t)attr->R * attr->Bm * attr->Hm * Tpad ||
@@ -231,7 +235,7 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
   fx_type type = *fx_graph_type(graph, q);
   state.o = fx_fill(graph, fx_type_of(FX_F32, type.ndim, type.dim), 0.0f);
   state.m = fx_fill(graph, lse_type(&type), 0.0f);
-  state.l = fx_fill(graph, lse_type(&type), 1.0f); /* apart from m: equal fills would be merged */
+  state.l = fx_fill(graph, lse_type(&type), 0.0f);
   return state;
 }
 

@@ -43,8 +43,10 @@ typedef struct fx_attention_attr {
   int32_t T_total;          /* positions of the whole sequence: what limits count in; 0 without limits */
   int32_t runs_Bm, runs_Hm; /* of the run lists; 0 without */
   int32_t capacity, capacity_backward; /* runs a list */
-  int32_t ask_mask;                    /* partial tiles ask the variant's mask; else limits say it all */
-  const fx_flex_variant *flex;         /* borrowed; NULL: plain scores */
+  int32_t first_head, all_heads; /* q's heads are [first_head, first_head + H) of all_heads as expressions
+                                    and masks count them; all_heads 0: they are all */
+  int32_t ask_mask;              /* partial tiles ask the variant's mask; else limits say it all */
+  const fx_flex_variant *flex;   /* borrowed; NULL: plain scores */
 } fx_attention_attr;
 
 /* Returns out; *lse (may be NULL) receives the other output. */

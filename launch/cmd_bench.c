@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `flexion bench step|gemm|attention CONFIG`: how fast this machine runs a configuration, against what it
- * could at best. */
+/* `flexion bench step|gemm|comm|attention CONFIG`: how fast this machine runs a configuration, against what
+ * it could at best. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bench/comm.h"
 #include "core/bench/gemm.h"
 #include "core/bench/step.h"
 #include "launch/commands.h"
 #include "launch/report.h"
+#include "parallel/comm/mpi/bootstrap.h"
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
         "       flexion bench gemm CONFIG [key=value...] [--json]\n"
+        "       flexion bench comm CONFIG [key=value...] [--json]\n"
         "       flexion bench attention CONFIG [key=value...] [...]; see flexion bench attention --help\n"
         "\n"
-        "step: a training step on random tokens; gemm: the matrix products of that step; attention: the op.\n"
+        "step: a training step on random tokens; gemm: the matrix products of that step; comm: the "
+        "collectives\n"
+        "between ranks (start it with launch/run.sh -np N); attention: the op.\n"
         "\n"
         "One process, one micro-batch a step; times are medians, rates of ops those of their best step. "
         "Bounds are\n"
@@ -35,12 +40,20 @@ static void print_step(const fx_bench_step_report *r) {
   printf("step        %10.2f ms   %.1f tokens/s (median of %d; fastest %.1f ms, first %.1f ms, capture %.1f "
          "ms)\n",
          r->step_ms, r->tokens_per_s, r->steps, r->best_step_ms, r->first_step_ms, r->capture_ms);
-  printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
-  if (r->bounds.fma_gflops > 0)
-    printf("arithmetic  %10.1f GFLOP/s of %.1f (multiply-adds in registers): %.1f%%\n", r->gflops,
-           r->bounds.fma_gflops, 100 * r->gflops / r->bounds.fma_gflops);
+  if (r->memory.gpu)
+    printf("kernels     %10.2f ms   one by one; launching a step takes the host %.0f us\n", r->kernel_ms,
+           r->launch_us);
+  else
+    printf("kernels     %10.2f ms   replay adds %.4f%%\n", r->kernel_ms, r->dispatch_percent);
+  if (r->launched_step_ms > 0)
+    printf("CUDA graphs %10.2f ms   a step; %.2f ms when its kernels are launched one by one\n", r->step_ms,
+           r->launched_step_ms);
+  if (r->bounds.gflops > 0)
+    printf("arithmetic  %10.1f GFLOP/s of %.1f (%s): %.1f%%\n", r->gflops, r->bounds.gflops,
+           r->memory.gpu ? "nominal peak" : "multiply-adds in registers", 100 * r->gflops / r->bounds.gflops);
   else
     printf("arithmetic  %10.1f GFLOP/s\n", r->gflops);
+  if (r->mfu_percent > 0) printf("MFU         %10.1f %%\n", r->mfu_percent);
   printf("\n%-22s %6s %10s %8s %10s %12s %10s\n", "op", "calls", "ms", "share", "best ms", "GFLOP/s", "GB/s");
   for (int i = 0; i < r->num_ops; i++) {
     const fx_bench_op *op = &r->ops[i];
@@ -48,13 +61,18 @@ static void print_step(const fx_bench_step_report *r) {
     printf("%-22s %6d %10.3f %7.1f%% %10.3f %12.1f %10.1f\n", op->name, op->calls, op->ms,
            100 * op->ms / r->kernel_ms, op->best_ms, op->gflop / seconds, op->gbyte / seconds);
   }
-  if (r->bounds.fma_gflops > 0)
-    printf("%-22s %6s %10s %8s %10s %12.1f %10.1f\n", "bound", "", "", "", "", r->bounds.fma_gflops,
+  if (r->bounds.copy_gbps > 0)
+    printf("%-22s %6s %10s %8s %10s %12.1f %10.1f\n", "bound", "", "", "", "", r->bounds.gflops,
            r->bounds.copy_gbps);
   char memory[FX_MEMORY_TEXT];
   fx_memory_print(&r->memory, memory);
-  printf("\nmemory planned %s\n       VmHWM %.1f MiB (%+.1f%%)\n", memory, (double)r->peak_bytes / 1048576.0,
-         fx_memory_excess_percent(&r->memory, r->peak_bytes));
+  printf("\nmemory planned %s\n", memory);
+  if (!r->memory.gpu)
+    printf("       VmHWM %.1f MiB (%+.1f%%)\n", (double)r->peak_bytes / 1048576.0,
+           fx_memory_excess_percent(fx_memory_planned(&r->memory), r->peak_bytes));
+  else
+    printf("       GPU memory in use %.1f MiB (%+.1f%%)\n", (double)r->gpu_peak_bytes / 1048576.0,
+           fx_memory_excess_percent(fx_memory_planned_gpu(&r->memory), r->gpu_peak_bytes));
 }
 
 static void put(json_t *row, const char *key, double value) {
@@ -85,12 +103,19 @@ static int bench_step(const fx_config *config, int steps, bool snapshot, bool js
   put(row, "tokens_per_s", r.tokens_per_s);
   put(row, "kernel_ms", r.kernel_ms);
   put(row, "dispatch_percent", r.dispatch_percent);
+  if (r.memory.gpu) {
+    put(row, "launch_us", r.launch_us);
+    put(row, "launched_step_ms", r.launched_step_ms);
+    put_int(row, "gpu_planned_bytes", fx_memory_planned_gpu(&r.memory));
+    put_int(row, "gpu_peak_bytes", r.gpu_peak_bytes);
+  }
+  json_object_set_new(row, "mfu_percent", r.mfu_percent > 0 ? json_real(r.mfu_percent) : json_null());
   put(row, "gflops", r.gflops);
-  put(row, "bound_gflops", r.bounds.fma_gflops);
+  put(row, "bound_gflops", r.bounds.gflops);
   put(row, "bound_gbps", r.bounds.copy_gbps);
   put(row, "capture_ms", r.capture_ms);
   put(row, "first_step_ms", r.first_step_ms);
-  put_int(row, "param_bytes", r.memory.params);
+  put_int(row, "param_bytes", fx_memory_params(&r.memory));
   put_int(row, "arena_bytes", r.memory.arena);
   put_int(row, "arena_bound_bytes", r.memory.arena_bound);
   put_int(row, "input_bytes", r.memory.inputs);
@@ -106,17 +131,20 @@ static int bench_gemm(const fx_config *config, bool json) {
   fx_bench_gemm_report r;
   fx_status status = fx_bench_gemm(config, &r);
   if (status != FX_OK) return fx_report(status);
-  printf("%s, %d threads; %% of %.1f GFLOP/s (multiply-adds in registers)\n\n", r.provider, r.threads,
-         r.bounds.fma_gflops);
+  static const char *const passes[] = {
+      [FX_BENCH_FORWARD] = "forward", [FX_BENCH_DX] = "dx", [FX_BENCH_DW] = "dw"};
+  printf("%s; %% of %.1f GFLOP/s (%s)\n\n", r.provider, r.bounds.gflops,
+         r.gpu ? "nominal peak" : "multiply-adds in registers");
   printf("%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s", "%");
   json_t *rows = json_array();
   for (int i = 0; i < r.count; i++) {
-    const fx_bench_product *p = &r.product[i];
-    printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, p->pass, (long long)p->m,
-           (long long)p->n, (long long)p->k, p->ms, p->gflops, 100 * p->gflops / r.bounds.fma_gflops);
+    const fx_bench_gemm_row *p = &r.product[i];
+    double share = r.bounds.gflops > 0 ? 100 * p->gflops / r.bounds.gflops : 0;
+    printf("%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, passes[p->pass], (long long)p->m,
+           (long long)p->n, (long long)p->k, p->ms, p->gflops, share);
     json_t *row = json_object();
     json_object_set_new(row, "product", json_string(p->name));
-    json_object_set_new(row, "pass", json_string(p->pass));
+    json_object_set_new(row, "pass", json_string(passes[p->pass]));
     put(row, "ms", p->ms);
     put(row, "gflops", p->gflops);
     json_array_append_new(rows, row);
@@ -124,7 +152,7 @@ static int bench_gemm(const fx_config *config, bool json) {
   printf("\nall products of a step: %.1f ms\n", r.step_ms);
   json_t *all = json_object();
   put(all, "step_ms", r.step_ms);
-  put(all, "bound_gflops", r.bounds.fma_gflops);
+  put(all, "bound_gflops", r.bounds.gflops);
   json_object_set_new(all, "products", rows);
   if (json)
     print_json(all);
@@ -132,6 +160,50 @@ static int bench_gemm(const fx_config *config, bool json) {
     json_decref(all);
   return 0;
 }
+
+static void print_comm(const fx_bench_comm_report *r, bool json) {
+  json_t *rows = json_array();
+  printf("%d ranks, %s, %s; a rank's own copy moves %.1f GB/s\n\n", r->ranks, r->transport, r->device,
+         r->copy_gbps);
+  printf("%-16s %12s %12s %10s\n", "collective", "KiB", "us", "GB/s");
+  for (int i = 0; i < r->count; i++) {
+    const fx_bench_comm_row *c = &r->row[i];
+    printf("%-16s %12lld %12.1f %10.2f\n", fx_collective_name(c->kind), (long long)c->bytes >> 10, c->us,
+           c->gbps);
+    json_t *row = json_object();
+    json_object_set_new(row, "collective", json_string(fx_collective_name(c->kind)));
+    put_int(row, "bytes", c->bytes);
+    put(row, "us", c->us);
+    put(row, "gbps", c->gbps);
+    json_array_append_new(rows, row);
+  }
+  json_t *all = json_object();
+  put_int(all, "ranks", r->ranks);
+  json_object_set_new(all, "transport", json_string(r->transport));
+  put(all, "copy_gbps", r->copy_gbps);
+  json_object_set_new(all, "collectives", rows);
+  if (json)
+    print_json(all);
+  else
+    json_decref(all);
+}
+
+static int bench_comm(const fx_config *config, bool json) {
+  fx_control *control = NULL;
+  fx_bench_comm_report r;
+  fx_status status = fx_mpi_bootstrap(NULL, NULL, &control);
+  if (status != FX_OK) return fx_report(status);
+  status = fx_bench_comm(config, control, &r);
+  int rank = control->rank, code = fx_status_exit_code(status);
+  if (status == FX_OK && rank == 0) print_comm(&r, json);
+  if (status != FX_OK && rank == 0) fx_report(status);
+  fx_control_destroy(control);
+  fx_mpi_finalize();
+  return code;
+}
+
+typedef enum subject { STEP, GEMM, COMM, SUBJECTS } subject;
+static const char *const g_subjects[SUBJECTS] = {[STEP] = "step", [GEMM] = "gemm", [COMM] = "comm"};
 
 int fx_cmd_bench(int argc, char **argv) {
   static const struct option options[] = {{"steps", required_argument, NULL, 's'},
@@ -167,13 +239,13 @@ int fx_cmd_bench(int argc, char **argv) {
   if (*end || steps < 1 || steps > 100)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
-  bool is_step = optind < argc && strcmp(argv[optind], "step") == 0,
-       is_gemm = optind < argc && strcmp(argv[optind], "gemm") == 0;
-  if (!is_step && !is_gemm)
+  int what = 0;
+  while (what < SUBJECTS && (optind >= argc || strcmp(argv[optind], g_subjects[what]) != 0)) what++;
+  if (what == SUBJECTS)
     return fx_report(fx_error(FX_ERR_USAGE,
-                              "bench expects step, gemm or attention, got %s; see flexion bench --help",
+                              "bench expects step, gemm, comm or attention, got %s; see flexion bench --help",
                               optind < argc ? argv[optind] : "nothing"));
-  if (is_gemm && snapshot)
+  if (what != STEP && snapshot)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
   if (optind + 1 >= argc)
@@ -183,7 +255,9 @@ int fx_cmd_bench(int argc, char **argv) {
   fx_status status =
       fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
   if (status != FX_OK) return fx_report(status);
-  int code = is_step ? bench_step(config, (int)steps, snapshot, json) : bench_gemm(config, json);
+  int code = what == STEP   ? bench_step(config, (int)steps, snapshot, json)
+             : what == GEMM ? bench_gemm(config, json)
+                            : bench_comm(config, json);
   fx_config_destroy(config);
   return code;
 }

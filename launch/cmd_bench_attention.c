@@ -34,7 +34,9 @@ static void print_usage(FILE *stream) {
         "  --documents MEAN  tokens a document has on average, packed into the sequence (default: one "
         "document)\n"
         "  --seed S          of what is made up (default 1)\n"
-        "  --dtype TYPE      float32 (default) or bfloat16: q, k, v, out and their gradients\n"
+        "  --dtype TYPE      float32 or bfloat16: q, k, v, out and their gradients (default bfloat16 on a "
+        "GPU, else\n"
+        "                    float32)\n"
         "  --layer L         layer, from 0 (default 0)\n"
         "  --memory          bytes beyond inputs and outputs, at half the length and at the length\n"
         "  --steps N         steps to time (default 7; with --memory 1)\n"
@@ -109,7 +111,9 @@ static double mib(int64_t bytes) {
 }
 
 static void print_kernels(const fx_bench_attention_report *r) {
-  if (r->kernels == FX_BENCH_KERNELS_NONE)
+  if (r->gpu)
+    printf("kernels   CUDA, compiled by NVRTC or found in the cache\n");
+  else if (r->kernels == FX_BENCH_KERNELS_NONE)
     printf("kernels   nothing generated runs%s\n", r->R ? ": limits say who sees whom" : "");
   else if (r->kernels == FX_BENCH_KERNELS_COMPILED)
     printf("kernels   compiled: %.1f ms at first use, %.1f ms from the cache\n", r->compile_ms, r->cached_ms);
@@ -124,10 +128,14 @@ static void print_memory(const fx_bench_attention_memory *m) {
 }
 
 static void print_report(const fx_bench_attention_report *r, const arguments *a) {
-  printf(
-      "%s, layer %lld: B=%lld T=%lld, %lld heads (%lld key heads) of %lld, %s, %lld documents, %d threads\n",
-      r->name, (long long)a->options.layer, (long long)r->B, (long long)r->T, (long long)r->H,
-      (long long)r->K, (long long)r->D, fx_dtype_name(a->options.dtype), (long long)r->documents, r->threads);
+  char where[80];
+  if (r->gpu)
+    snprintf(where, sizeof where, "%s", r->device);
+  else
+    snprintf(where, sizeof where, "%d threads", r->threads);
+  printf("%s, layer %lld: B=%lld T=%lld, %lld heads (%lld key heads) of %lld, %s, %lld documents, %s\n",
+         r->name, (long long)a->options.layer, (long long)r->B, (long long)r->T, (long long)r->H,
+         (long long)r->K, (long long)r->D, fx_dtype_name(r->dtype), (long long)r->documents, where);
   printf("%s%s\n", r->text, r->text[0] && r->text[strlen(r->text) - 1] == '\n' ? "" : "\n");
   printf("mask      %s", r->form);
   if (r->R) printf(", %d interval%s a query", r->R, r->R == 1 ? "" : "s");
@@ -139,11 +147,12 @@ static void print_report(const fx_bench_attention_report *r, const arguments *a)
          100 * r->forward_gflops / r->gemm_gflops);
   printf("%-10s %10.3f %10.1f %9.1f%%\n", "backward", r->backward_ms, r->backward_gflops,
          100 * r->backward_gflops / r->gemm_gflops);
-  printf("%-10s %10.3f %10.1f            %s, float32, %lld x %lld x %lld\n", "product", r->gemm_ms,
-         r->gemm_gflops, r->provider, (long long)r->gemm_size, (long long)r->gemm_size,
-         (long long)r->gemm_size);
+  printf("%-10s %10.3f %10.1f            %s, %s, %lld x %lld x %lld\n", "product", r->gemm_ms, r->gemm_gflops,
+         r->provider, fx_dtype_name(r->gpu ? r->dtype : FX_F32), (long long)r->gemm_size,
+         (long long)r->gemm_size, (long long)r->gemm_size);
   if (!a->options.memory) return;
-  printf("\nmemory, MiB; the peak is VmHWM's growth from before the inputs were allocated\n");
+  printf("\nmemory, MiB; the peak is %s growth from before the inputs were allocated\n",
+         r->gpu ? "the GPU's" : "VmHWM's");
   printf("%10s %12s %12s %12s %12s %12s %12s\n", "length", "in and out", "workspace", "mask", "lse", "peak",
          "beyond");
   print_memory(&r->half);
@@ -169,7 +178,7 @@ static void print_json(const fx_bench_attention_report *r, const arguments *a) {
       "{s:f, s:I, s:f, s:b, s:I, s:s, s:s, s:i, s:s, s:i, s:s}", "cached_ms", r->cached_ms, "visible_pairs",
       (json_int_t)(r->visible_pairs + 0.5), "density", r->density, "density_exact", r->density_exact,
       "documents", (json_int_t)r->documents, "variant", r->name, "form", r->form, "intervals", r->R,
-      "kernels", kernels[r->kernels], "threads", r->threads, "dtype", fx_dtype_name(a->options.dtype));
+      "kernels", kernels[r->kernels], "threads", r->threads, "dtype", fx_dtype_name(r->dtype));
   json_t *memory = memory_json(&r->full);
   if (row && more && memory) {
     json_object_update(row, more);
@@ -205,7 +214,7 @@ int fx_cmd_bench_attention(int argc, char **argv) {
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-  arguments a = {.options = {.batch = 1, .seed = 1, .dtype = FX_F32}};
+  arguments a = {.options = {.batch = 1, .seed = 1, .dtype = FX_DTYPE_COUNT}};
   optind = 0;
   opterr = 0;
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {

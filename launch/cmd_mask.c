@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bench/context.h"
 #include "core/bench/mask.h"
 #include "launch/commands.h"
 #include "launch/report.h"
@@ -16,33 +17,36 @@ enum { COLUMNS = 64, ROWS = 32, MAX_PIXELS = 1024 };
 
 typedef struct arguments {
   fx_bench_mask_options options;
+  int64_t ranks; /* 0: not asked for */
   const char *png;
   bool json;
 } arguments;
 
 static void print_usage(FILE *stream) {
-  fputs("usage: flexion mask CONFIG [key=value...] [--length N] [--documents MEAN] [--layer L] [--head H] "
-        "[--tile QxK]\n"
-        "                    [--seed S] [--png FILE] [--json]\n"
-        "\n"
-        "What queries (down) see of keys (across), how that is represented, how many tiles a kernel visits, "
-        "and the "
-        "time and\n"
-        "memory that limits and run lists take on one core. Documents, turns and tokens are made up; no data "
-        "is "
-        "read.\n"
-        "\n"
-        "  --length N        positions (default train.seq_length)\n"
-        "  --documents MEAN  tokens a document has on average, packed into the sequence (default: one "
-        "document)\n"
-        "  --layer L         layer, from 0 (default 0)\n"
-        "  --head H          query head, from 0 (default 0)\n"
-        "  --tile QxK        queries x keys of a tile (default 128x128)\n"
-        "  --seed S          of what is made up (default 1)\n"
-        "  --png FILE        the picture, one pixel a pair up to 1024 positions\n"
-        "  --json            one JSON object on the last line\n"
-        "  --help            this text\n",
-        stream);
+  fputs(
+      "usage: flexion mask CONFIG [key=value...] [--length N] [--documents MEAN] [--layer L] [--head H] "
+      "[--tile QxK]\n"
+      "                    [--ranks N] [--seed S] [--png FILE] [--json]\n"
+      "\n"
+      "What queries (down) see of keys (across), how that is represented, how many tiles a kernel visits, "
+      "and the "
+      "time and\n"
+      "memory that limits and run lists take on one core. Documents, turns and tokens are made up; no data "
+      "is "
+      "read.\n"
+      "\n"
+      "  --length N        positions (default train.seq_length)\n"
+      "  --documents MEAN  tokens a document has on average, packed into the sequence (default: one "
+      "document)\n"
+      "  --layer L         layer, from 0 (default 0)\n"
+      "  --head H          query head, from 0 (default 0)\n"
+      "  --tile QxK        queries x keys of a tile (default 128x128)\n"
+      "  --ranks N         also how N ranks that share the sequence (parallel.context) would share the work\n"
+      "  --seed S          of what is made up (default 1)\n"
+      "  --png FILE        the picture, one pixel a pair up to 1024 positions\n"
+      "  --json            one JSON object on the last line\n"
+      "  --help            this text\n",
+      stream);
 }
 
 /* ---- arguments ---- */
@@ -84,6 +88,8 @@ static fx_status read_option(int option, const char *word, arguments *a) {
     return FX_OK;
   case 't':
     return read_tile(optarg, &a->options);
+  case 'r':
+    return read_number("ranks", optarg, 2, &a->ranks);
   case 'p':
     a->png = optarg;
     return FX_OK;
@@ -133,6 +139,17 @@ static void print_report(const fx_bench_mask_report *r, const arguments *a) {
          r->rows_ms, r->columns_ms);
 }
 
+enum { SHARES_SHOWN = 64 };
+
+static void print_context(const fx_bench_context *c) {
+  printf("context         %d ranks of %lld blocks by %s: imbalance %.4f (neighbouring blocks: %.4f)\n",
+         c->ranks, (long long)c->blocks, c->exchange, c->imbalance, c->contiguous);
+  printf("shares         ");
+  for (int r = 0; r < c->ranks && r < SHARES_SHOWN; r++)
+    printf("%s %d: %.3f%%", r && r % 8 == 0 ? "\n               " : "", r, 100 * c->share[r]);
+  printf("%s\n", c->ranks > SHARES_SHOWN ? " ..." : "");
+}
+
 static fx_status draw_text(const fx_bench_mask *mask, int64_t length) {
   static const char shades[] = " .:-=+*#%@";
   float *density = NULL;
@@ -172,7 +189,17 @@ static fx_status draw_png(const fx_bench_mask *mask, int64_t length, const char 
   return status;
 }
 
-static void print_json(const fx_bench_mask_report *r, const arguments *a) {
+/* {"ranks", "imbalance", "imbalance_neighbours", "exchange", "shares"}; NULL without --ranks. */
+static json_t *context_json(const fx_bench_context *c) {
+  if (!c->share) return NULL;
+  json_t *shares = json_array();
+  for (int r = 0; r < c->ranks; r++) json_array_append_new(shares, json_real(c->share[r]));
+  return json_pack("{s:i, s:I, s:f, s:f, s:s, s:o}", "ranks", c->ranks, "blocks_a_rank",
+                   (json_int_t)c->blocks, "imbalance", c->imbalance, "imbalance_neighbours", c->contiguous,
+                   "exchange", c->exchange, "shares", shares);
+}
+
+static void print_json(const fx_bench_mask_report *r, const fx_bench_context *c, const arguments *a) {
   static const char *const forms[] = {"none", "limits", "expression"};
   json_t *row =
       json_pack("{s:s, s:s, s:i, s:b, s:b, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:b}", "variant",
@@ -186,35 +213,52 @@ static void print_json(const fx_bench_mask_report *r, const arguments *a) {
                 "run_bytes", (json_int_t)r->run_bytes, "scratch_bytes", (json_int_t)r->scratch_bytes,
                 "analysis_ms", r->analysis_ms, "check_ms", r->check_ms, "limits_ms", r->limits_ms, "rows_ms",
                 r->rows_ms, "transposed_ms", r->columns_ms);
+  json_t *context = context_json(c);
   if (row && cost) json_object_update(row, cost);
+  if (row && context) json_object_update(row, context);
   char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
   if (text) printf("%s\n", text);
   free(text);
+  json_decref(context);
   json_decref(cost);
   json_decref(row);
 }
 
 static int show(const fx_config *config, const arguments *a) {
   fx_bench_mask *mask = NULL;
-  fx_status status = fx_bench_mask_create(config, &a->options, &mask);
-  if (status != FX_OK) return fx_report(status);
+  fx_bench_context context = {.ranks = 0};
+  const fx_bench_mask_options *o = &a->options;
+  fx_status status = fx_bench_mask_create(config, o, &mask);
+  if (status == FX_OK && a->ranks)
+    status = fx_bench_context_init(config, (int)a->ranks, o->length, o->documents, o->seed, &context);
+  if (status != FX_OK) {
+    fx_bench_mask_destroy(mask);
+    return fx_report(status);
+  }
   const fx_bench_mask_report *r = fx_bench_mask_get(mask);
   print_report(r, a);
+  if (a->ranks) print_context(&context);
   printf("\n");
   status = draw_text(mask, r->length);
   if (status == FX_OK && a->png) status = draw_png(mask, r->length, a->png);
-  if (status == FX_OK && a->json) print_json(r, a);
+  if (status == FX_OK && a->json) print_json(r, &context, a);
+  fx_bench_context_fini(&context);
   fx_bench_mask_destroy(mask);
   return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 int fx_cmd_mask(int argc, char **argv) {
-  static const struct option options[] = {
-      {"length", required_argument, NULL, 'n'}, {"documents", required_argument, NULL, 'd'},
-      {"layer", required_argument, NULL, 'l'},  {"head", required_argument, NULL, 'e'},
-      {"tile", required_argument, NULL, 't'},   {"seed", required_argument, NULL, 's'},
-      {"png", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
-      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+  static const struct option options[] = {{"length", required_argument, NULL, 'n'},
+                                          {"documents", required_argument, NULL, 'd'},
+                                          {"layer", required_argument, NULL, 'l'},
+                                          {"head", required_argument, NULL, 'e'},
+                                          {"tile", required_argument, NULL, 't'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {"ranks", required_argument, NULL, 'r'},
+                                          {"png", required_argument, NULL, 'p'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
   arguments a = {.options = {.seed = 1, .tile_q = 128, .tile_kv = 128}};
   optind = 0;
   opterr = 0;

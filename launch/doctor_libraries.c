@@ -8,6 +8,7 @@
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "dynamo_rt/device/cuda/driver.h"
 #include "launch/doctor.h"
+#include "parallel/comm/cuda/comm_nccl.h"
 #include "parallel/comm/mpi/bootstrap.h"
 
 static void report_mpi(fx_doctor *doctor) {
@@ -53,6 +54,9 @@ static void report_cuda(fx_doctor *doctor) {
   if (probe.driver_version && probe.count == 0)
     fx_doctor_warn(doctor, "a CUDA driver is installed but %s; check the device and its permissions",
                    probe.reason);
+  char nccl[256];
+  fx_nccl_version(nccl, sizeof nccl);
+  fx_doctor_fact(doctor, "nccl", json_string(nccl), "nccl", "%s", nccl);
   bool found = fx_nvrtc_version(&major, &minor) == FX_OK;
   snprintf(compiler, sizeof compiler, "%d.%d", major, minor);
   fx_doctor_fact(doctor, "nvrtc", found ? json_string(compiler) : json_null(), "nvrtc", "%s",

@@ -33,7 +33,7 @@ done
 
 source launch/packages.bash
 PACKAGES=("${BUILD_PACKAGES[@]}" git hdf5-tools python3 python3-h5py python3-numpy clang-format-14 clang-tidy-14 util-linux
-  gnuplot-nox)
+  gnuplot-nox iproute2 procps)
 
 # Unit tests that are left out under sanitizers: they bound the address space (ASan reserves terabytes of it).
 ASAN_LEFT_OUT='^attention-flash_memory$'

@@ -12,13 +12,18 @@ static fx_status run(const fx_kernel_args *args) {
   const fx_tensor *in = args->in[0], *out = args->out[0];
   /* count is per rank: the smaller side of reduce_scatter and all_gather */
   int64_t count = fx_type_numel(a->kind == FX_ALL_GATHER ? &in->type : &out->type);
+  const char *src = in->data;
+  if (a->kind == FX_ALL_GATHER && src == out->data) { /* in place */
+    count /= a->comm->size;
+    src += (size_t)(count * a->comm->rank) * fx_dtype_bytes(in->type.dtype);
+  }
   fx_comm_call call = {.kind = (fx_collective)a->kind,
                        .reduce = (fx_reduce)a->reduce,
                        .dtype = in->type.dtype,
                        .peer = a->peer,
                        .peer_from = a->peer_from,
                        .count = count,
-                       .src = in->data,
+                       .src = src,
                        .dst = out->data,
                        .stream = args->stream};
   return fx_comm_issue(a->comm, &call);
@@ -34,14 +39,23 @@ static fx_status check(const fx_type *x, const fx_collective_attr *a) {
   return FX_OK;
 }
 
+static fx_status check_divides(const fx_type *x, const fx_collective_attr *a) {
+  char text[96];
+  if (x->dim[0] % a->comm->size == 0) return FX_OK;
+  return fx_error(FX_ERR_SHAPE, "%s does not divide into %d ranks of %s", fx_type_text(x, text, sizeof text),
+                  a->comm->size, a->comm->name);
+}
+
 static fx_status in_place_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  FX_TRY(check(in[0], attr));
+  const fx_collective_attr *a = attr;
+  FX_TRY(check(in[0], a));
+  if (a->kind == FX_ALL_GATHER) FX_TRY(check_divides(in[0], a));
   out[0] = *in[0];
   return FX_OK;
 }
 
 static const fx_op g_collective_in_place = {
-    .name = "collective_in_place", /* all_reduce, broadcast, send, recv */
+    .name = "collective_in_place", /* all_reduce, broadcast, send, recv, all_gather of whole buffers */
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
@@ -55,14 +69,11 @@ static const fx_op g_collective_in_place = {
 
 static fx_status fresh_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_collective_attr *a = attr;
-  char text[96];
   FX_TRY(check(in[0], a));
   out[0] = *in[0];
   if (a->kind == FX_ALL_GATHER) out[0].dim[0] *= a->comm->size;
   if (a->kind == FX_REDUCE_SCATTER) {
-    if (in[0]->dim[0] % a->comm->size)
-      return fx_error(FX_ERR_SHAPE, "%s does not divide into %d ranks of %s",
-                      fx_type_text(in[0], text, sizeof text), a->comm->size, a->comm->name);
+    FX_TRY(check_divides(in[0], a));
     out[0].dim[0] /= a->comm->size;
   }
   out[0] = fx_type_of(out[0].dtype, out[0].ndim, out[0].dim);
@@ -76,13 +87,15 @@ static fx_status fresh_vjp(fx_graph *graph, const fx_node *node, const fx_value 
     din[0] = fx_reduce_scatter(graph, a->comm, lane, dout[0]);
   else if (a->kind == FX_REDUCE_SCATTER)
     din[0] = fx_all_gather(graph, a->comm, lane, dout[0]);
+  else if (a->kind == FX_ALL_REDUCE)
+    din[0] = dout[0];
   else
     din[0] = fx_send_recv(graph, a->comm, lane, dout[0], a->peer_from, a->peer);
   return fx_graph_status(graph);
 }
 
 static const fx_op g_collective = {
-    .name = "collective", /* reduce_scatter, all_gather, send_recv */
+    .name = "collective", /* all_reduce, reduce_scatter, all_gather, send_recv */
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
@@ -119,6 +132,10 @@ fx_value fx_broadcast(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, 
   return record(graph, &g_collective_in_place, x, attr);
 }
 
+fx_value fx_all_gather_in_place(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
+  return record(graph, &g_collective_in_place, x, attr_of(comm, lane, FX_ALL_GATHER));
+}
+
 void fx_send(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int to) {
   fx_collective_attr attr = attr_of(comm, lane, FX_SEND);
   attr.peer = to;
@@ -137,6 +154,10 @@ fx_value fx_reduce_scatter(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_valu
 
 fx_value fx_all_gather(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
   return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_GATHER));
+}
+
+fx_value fx_sum_ranks(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
+  return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_REDUCE));
 }
 
 fx_value fx_send_recv(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, int to, int from) {

@@ -153,10 +153,24 @@ fx_status fx_topology_create_on(fx_control *control, fx_device *device, int tp, 
   return FX_OK;
 }
 
+fx_status fx_topology_share_heads(fx_control *control, fx_device *device, fx_topology *t, int share) {
+  enum { ID_KV = sizeof(fx_topology_comms) / sizeof(fx_comm *) }; /* behind the others */
+  FX_ASSERT(share >= 1 && t->tp % share == 0 && !t->kv);
+  if (share == 1) return FX_OK;
+  int *ranks = NULL, first = t->tp_rank / share * share;
+  FX_TRY(fx_calloc(&ranks, (size_t)share, sizeof *ranks));
+  for (int i = 0; i < share; i++)
+    ranks[i] = fx_topology_rank((fx_topology_shape){t->tp, t->cp, t->dp}, first + i, t->cp_rank, t->dp_rank);
+  fx_status status = split(control, device, "kv", ID_KV, ranks, share, &t->kv);
+  free(ranks);
+  return status;
+}
+
 void fx_topology_destroy(fx_topology *topology) {
   if (!topology) return;
 #define DESTROY_COMM(field, name) fx_comm_destroy(topology->comm.field);
   FX_TOPOLOGY_COMM_LIST(DESTROY_COMM)
 #undef DESTROY_COMM
+  fx_comm_destroy(topology->kv);
   free(topology);
 }

@@ -39,6 +39,7 @@ typedef struct fx_topology {
   int tp, cp, dp;                /* sizes */
   int tp_rank, cp_rank, dp_rank; /* coordinates */
   fx_topology_comms comm;        /* owned, never NULL (a group of one is a communicator of one) */
+  fx_comm *kv; /* owned; neighbours of tp that hold the same key heads, NULL where none do */
 } fx_topology;
 
 /* Reads "tp:2 cp:2 dp:2": any order, each at most once, what is missing is 1, blanks between. FX_ERR_CONFIG
@@ -57,6 +58,9 @@ int fx_topology_rank(fx_topology_shape shape, int tp_rank, int cp_rank, int dp_r
 fx_status fx_topology_create(fx_control *control, int tp, int cp, fx_topology **out);
 /* The same with communicators for buffers of `device` (borrowed, outlives the topology): NCCL's on a GPU. */
 fx_status fx_topology_create_on(fx_control *control, fx_device *device, int tp, int cp, fx_topology **out);
+/* Makes topology->kv of each `share` neighbouring tp ranks (share divides tp; 1: none is needed). Collective
+ * over all ranks of the control channel, as create. */
+fx_status fx_topology_share_heads(fx_control *control, fx_device *device, fx_topology *topology, int share);
 /* Destroys the communicators too: collective in effect, call it on every rank. NULL is fine. */
 void fx_topology_destroy(fx_topology *topology);
 

@@ -43,19 +43,19 @@ size_t fx_attention_cpu_workspace(fx_attention_pass pass, const fx_attention_sha
 static fx_status check_mask(fx_attention_pass pass, const fx_attention_shape *shape) {
   const fx_limits *limits = shape->limits;
   const fx_runs *runs = shape->runs;
+  int32_t H = shape->all_heads ? shape->all_heads : shape->H;
   if (limits && (limits->R != 1 || limits->T != shape->T_q || (limits->Bm != 1 && limits->Bm != shape->B) ||
-                 (fx_limits_heads(limits) != 1 && limits->Hm != shape->H)))
+                 (fx_limits_heads(limits) != 1 && limits->Hm != H)))
     return fx_error(
         FX_ERR_SHAPE,
         "attention: limits are R=%d Bm=%d Hm=%d T=%d, expected R=1, Bm=1 or %d, Hm=1 or %d, T=%d (one "
         "row a query)",
-        limits->R, limits->Bm, limits->Hm, limits->T, shape->B, shape->H, shape->T_q);
+        limits->R, limits->Bm, limits->Hm, limits->T, shape->B, H, shape->T_q);
   if (!runs) return FX_OK;
   fx_attention_tile tile = fx_attention_cpu_tile(pass, shape->D);
   if (runs->block != tile.q || runs->tile != tile.kv || runs->block_length != shape->T_q ||
       runs->tile_length != shape->T_kv || (runs->Bm != 1 && runs->Bm != shape->B) ||
-      (fx_runs_heads(runs) != 1 && runs->Hm != shape->H) ||
-      (!shape->kv_bases && runs->kv_base != shape->kv_base))
+      (fx_runs_heads(runs) != 1 && runs->Hm != H) || (!shape->kv_bases && runs->kv_base != shape->kv_base))
     return fx_error(
         FX_ERR_SHAPE,
         "attention: runs are %d lists of %d x %d in tiles of %d x %d at key %lld, expected 1 or %d "
@@ -108,7 +108,7 @@ void fx_flash_rows_load(const fx_attention_shape *shape, int32_t b, int32_t h, i
   rows->count = fx_flash_at_most(shape->T_q - rows->first, size);
   rows->span = g_nothing;
   for (int32_t g = 0; g < FX_FLASH_GROUPS; g++) rows->group[g] = g_nothing;
-  int64_t at = limits ? fx_limits_at(limits, 0, b, h) + rows->first : 0;
+  int64_t at = limits ? fx_limits_at(limits, 0, b, shape->first_head + h) + rows->first : 0;
   for (int32_t r = 0; r < size; r++) {
     bool exists = r < rows->count;
     int32_t lo = limits && exists ? limits->lo[at + r] : 0;
@@ -141,7 +141,7 @@ fx_flash_walk fx_flash_walk_begin(const fx_attention_shape *shape, int32_t b, in
   walk.next = walk.from / size;
   if (shape->runs) {
     int32_t count;
-    walk.run = fx_runs_get_head(shape->runs, b, h, block, &count);
+    walk.run = fx_runs_get_head(shape->runs, b, shape->first_head + h, block, &count);
     walk.end = walk.run + count;
   }
   return walk;

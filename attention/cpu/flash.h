@@ -72,8 +72,11 @@ typedef enum fx_attention_isa {
 typedef struct fx_attention_shape {
   int32_t B, T_q, T_kv; /* >= 1 */
   int32_t H, K;         /* query heads, key heads; K divides H */
-  int32_t D;            /* a multiple of 8, at most 256 */
-  float scale;          /* score = scale * q.k */
+  /* Head 0 is head first_head of all_heads for masks and programs, which may differ between heads; all_heads
+   * 0: of H. */
+  int32_t first_head, all_heads;
+  int32_t D;       /* a multiple of 8, at most 256 */
+  float scale;     /* score = scale * q.k */
   bool bf16;       /* q, k, v, out and their gradients are FX_BF16, else FX_F32; running states are FX_F32 */
   int64_t kv_base; /* global position of key 0; 0 unless the keys are a chunk of the sequence */
   /* NULL: queries begin at 0, keys at kv_base, and each side is contiguous. Else the global position of every

@@ -247,7 +247,7 @@ static void backward_block(backward_task *task, int32_t h, int32_t block, const 
   if (seen) {
     fx_flash_keys keys;
     pack_rows(task, h, &rows, scratch);
-    task->tile_program.args.h = h;
+    task->tile_program.args.h = shape->first_head + h;
     fx_flash_walk walk =
         fx_flash_walk_begin(shape, task->b, h, block, task->tile.kv, &rows, task->from, task->to);
     while (fx_flash_walk_next(&walk, &keys)) backward_tile(task, &rows, scratch, &keys);

@@ -205,14 +205,15 @@ static void pad_lse(const fx_attention_shape *shape, float *lse) {
     for (int64_t t = shape->T_q; t < Tpad; t++) lse[head * Tpad + t] = -INFINITY;
 }
 
-/* Lists of a mask: one for all samples or each its own, and the same for heads. */
+/* Lists of a mask: one for all samples or each its own, and the same for heads (of those that are here). */
 typedef struct list_counts {
   int32_t samples, heads;
 } list_counts;
 
 static list_counts lists_of(const fx_attention_shape *shape) {
-  if (shape->runs) return (list_counts){shape->runs->Bm, fx_runs_heads(shape->runs)};
-  if (shape->limits) return (list_counts){shape->limits->Bm, fx_limits_heads(shape->limits)};
+  if (shape->runs) return (list_counts){shape->runs->Bm, fx_runs_heads(shape->runs) == 1 ? 1 : shape->H};
+  if (shape->limits)
+    return (list_counts){shape->limits->Bm, fx_limits_heads(shape->limits) == 1 ? 1 : shape->H};
   return (list_counts){1, 1};
 }
 static int64_t list_of(list_counts lists, int32_t b, int32_t h) {

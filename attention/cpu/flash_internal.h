@@ -119,6 +119,8 @@ static inline float *fx_flash_take(float *base, int64_t *at, int64_t floats) {
 /* Keys that the rows of a span see by their limits; false when there are none. */
 static inline bool fx_flash_cut(const fx_flash_span *span, const fx_flash_keys *keys, fx_flash_keys *cut) {
   *cut = *keys;
+  if (span->from >= span->to)
+    return false; /* its ends are no positions: nothing may be subtracted from them */
   if (span->from > cut->from + cut->shift) cut->from = span->from - cut->shift;
   if (span->to < cut->to + cut->shift) cut->to = span->to - cut->shift;
   return cut->from < cut->to;

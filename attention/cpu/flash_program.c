@@ -28,7 +28,7 @@ void fx_flash_tile_begin(const fx_attention_shape *shape, int32_t b, int32_t h, 
                               .uniform = program->uniform,
                               .buffer = tile->buffer,
                               .table_grad = tile->table,
-                              .h = h,
+                              .h = shape->first_head + h,
                               .kv = tile->kv};
 }
 

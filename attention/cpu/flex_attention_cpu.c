@@ -101,6 +101,8 @@ static fx_status bind_shape(const fx_kernel_args *args, const fx_attention_attr 
                             bound_shape *out) {
   const fx_tensor *limits = args->in[LIMITS];
   out->shape = plain_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, args->threads);
+  out->shape.first_head = attr->first_head;
+  out->shape.all_heads = attr->all_heads;
   if (args->in[Q_BASE]) out->shape.q_bases = args->in[Q_BASE]->data;
   if (args->in[KV_BASE]) out->shape.kv_bases = args->in[KV_BASE]->data;
   if (limits) {

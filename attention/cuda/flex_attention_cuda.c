@@ -56,8 +56,9 @@ static void bind_limits(const fx_kernel_args *args, const fx_attention_attr *att
   fx_limits limits = {
       .R = attr->R, .Bm = attr->Bm, .Hm = attr->Hm, .T = out->T_q, .Tpad = out->Tpad, .T_kv = attr->T_total};
   fx_limits_bind(&limits, args->in[LIMITS]->data);
-  out->lo = limits.lo, out->hi = limits.hi;
   out->limits_Bm = limits.Bm, out->limits_Hm = fx_limits_heads(&limits);
+  int64_t skipped = out->limits_Hm == 1 ? 0 : (int64_t)attr->first_head * limits.Tpad; /* of other ranks */
+  out->lo = limits.lo + skipped, out->hi = limits.hi + skipped;
 }
 
 static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *attr, bool backward,
@@ -70,8 +71,10 @@ static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *
   if (fx_runs_bytes(&runs) > fx_type_bytes(&blob->type))
     return fx_error(FX_ERR_SHAPE, "the run lists are smaller than this kernel's tiles need");
   fx_runs_bind(&runs, blob->data);
-  out->runs_count = runs.count, out->runs = (const int32_t *)runs.run;
   out->runs_Bm = runs.Bm, out->runs_Hm = fx_runs_heads(&runs);
+  int64_t skipped = out->runs_Hm == 1 ? 0 : (int64_t)attr->first_head * runs.blocks; /* of other ranks */
+  out->runs_count = runs.count + skipped;
+  out->runs = (const int32_t *)(runs.run + skipped * runs.capacity);
   out->runs_blocks = runs.blocks, out->runs_capacity = runs.capacity;
   return FX_OK;
 }
@@ -91,6 +94,11 @@ static void bind_variant(const fx_kernel_args *args, const fx_attention_attr *at
 
 static fx_status bind(const fx_kernel_args *args, const fx_attention_attr *attr, bool backward,
                       fx_flash_args *out) {
+  if (attr->all_heads && attr->all_heads != args->in[Q]->type.dim[2] && variant_of(attr))
+    return fx_error(
+        FX_ERR_UNSUPPORTED,
+        "attention on CUDA: an expression inside the kernels counts heads from 0 and cannot have a "
+        "part of them; use parallel.tensor=1");
   bind_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, out);
   FX_TRY(view_of(args->in[Q], "q", &out->q));
   FX_TRY(view_of(args->in[K], "k", &out->k));

@@ -11,19 +11,19 @@
 #include <unistd.h>
 
 #include "core/bench/machine.h"
+#include "core/bench/product.h"
 #include "core/bench/synthetic.h"
 #include "core/bench/visible.h"
 #include "core/model/attention.h"
+#include "core/train/device.h"
 #include "core/train/memory.h"
-#include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/base/philox.h"
-#include "dynamo_rt/ops/cpu/gemm.h"
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/ops/input.h"
 #include "dynamo_rt/plan/plan.h"
 
-enum { GEMM_SIZE = 2048, MASK_REPEATS = 5, SPANS = 1 << 12, MAX_LENGTH = 1 << 22, MAX_STEPS = 1000 };
+enum { GEMM_SIZE = 2048, GPU_GEMM_SIZE = 8192 };
+enum { MASK_REPEATS = 5, SPANS = 1 << 12, MAX_LENGTH = 1 << 22, MAX_STEPS = 1000 };
 
 typedef struct bench {
   const fx_config *config;
@@ -35,46 +35,33 @@ typedef struct bench {
   fx_attention_kind *kind; /* of the setup */
   fx_inputs *inputs;
   int32_t *batch[4]; /* tokens, positions, doc_start, doc_end */
-  void *qkv, *dqkv, *dout;
-  float *sinks, *dsinks, *table[FX_VARIANT_MAX_TABLES], *dtable[FX_VARIANT_MAX_TABLES];
+  fx_dtype dtype;
+  void *qkv, *dqkv, *dout; /* in memory of the device, as are: */
+  void *sinks, *dsinks, *table[FX_VARIANT_MAX_TABLES], *dtable[FX_VARIANT_MAX_TABLES];
   fx_plan *plan;
   void *arena;
   fx_trace *trace;
-  float *product; /* three squares of GEMM_SIZE; lives longer than the rest */
+  fx_bench_product *product; /* lives longer than the rest */
 } bench;
 
 /* ---- inputs ---- */
 
-static void fill_floats(float *x, int64_t n, float spread, uint64_t seed) {
-  for (int64_t i = 0; i < n; i++)
-    x[i] = spread * (2 * fx_philox_uniform(fx_philox_at(seed, 7, (uint64_t)i, 0).word[0]) - 1);
-}
-
-/* Numbers of variance 1. */
-static fx_status make_tensor(fx_dtype dtype, int64_t n, uint64_t seed, void **out) {
-  FX_TRY(fx_alloc_aligned(out, (size_t)n * fx_dtype_bytes(dtype)));
-  for (int64_t i = 0; i < n; i++) {
-    float x = 1.7320508f * (2 * fx_philox_uniform(fx_philox_at(seed, 7, (uint64_t)i, 0).word[0]) - 1);
-    if (dtype == FX_BF16)
-      ((uint16_t *)*out)[i] = fx_f32_to_bf16(x);
-    else
-      ((float *)*out)[i] = x;
-  }
-  return FX_OK;
+static fx_status make_zeros(const bench *b, int64_t floats, void **out) {
+  size_t bytes = (size_t)floats * sizeof(float);
+  FX_TRY(fx_device_alloc(b->device, bytes, out));
+  return fx_device_fill(b->device, FX_LANE_COMPUTE, *out, 0, bytes);
 }
 
 static fx_status make_parameters(bench *b) {
   const fx_flex_variant *flex = b->kind->flex;
   if (flex->variant->sinks) {
-    FX_TRY(fx_calloc(&b->sinks, (size_t)b->H, sizeof(float)));
-    FX_TRY(fx_calloc(&b->dsinks, (size_t)b->H, sizeof(float)));
-    fill_floats(b->sinks, b->H, 1, 5);
+    FX_TRY(fx_bench_random(b->device, FX_F32, b->H, 5, &b->sinks));
+    FX_TRY(make_zeros(b, b->H, &b->dsinks));
   }
   for (int32_t t = 0; t < fx_flex_num_tables(flex); t++) {
     int64_t n = fx_flex_table_floats(flex, t);
-    FX_TRY(fx_calloc(&b->table[t], (size_t)n, sizeof(float)));
-    FX_TRY(fx_calloc(&b->dtable[t], (size_t)n, sizeof(float)));
-    fill_floats(b->table[t], n, 0.5f, 6);
+    FX_TRY(fx_bench_random(b->device, FX_F32, n, 6, &b->table[t]));
+    FX_TRY(make_zeros(b, n, &b->dtable[t]));
   }
   return FX_OK;
 }
@@ -252,7 +239,7 @@ static fx_value input_of(const bench *b, fx_graph *graph, int field) {
 
 static void record(const bench *b, fx_graph *graph) {
   int64_t H = b->H, K = b->K, D = b->D, width = (H + 2 * K) * D;
-  fx_dtype dtype = b->options->dtype;
+  fx_dtype dtype = b->dtype;
   fx_type fused = fx_type_3d(dtype, b->B, b->T, width);
   fx_value qkv = fx_graph_persistent(FX_AT(graph), "qkv", b->qkv, fused);
   fx_value q = fx_slice_heads(FX_AT(graph), qkv, 0, H, D);
@@ -297,7 +284,7 @@ static fx_status make_plan(bench *b) {
     return status;
   }
   FX_TRY(fx_plan_prepare(graph, (fx_plan_options){.name = "attention"}, b->device, &b->plan));
-  FX_TRY(fx_alloc_aligned(&b->arena, fx_plan_stats_get(b->plan)->arena.bytes));
+  FX_TRY(fx_device_alloc(b->device, fx_plan_stats_get(b->plan)->arena.bytes, &b->arena));
   FX_TRY(fx_plan_bind(b->plan, b->arena));
   FX_TRY(fx_trace_create(SPANS, &b->trace));
   fx_plan_set_trace(b->plan, b->trace);
@@ -313,21 +300,12 @@ static double span_ms(const bench *b, int64_t from, const char *name) {
   return 0;
 }
 
-static fx_status run_product(const bench *b, double *ms) {
-  enum { N = GEMM_SIZE };
-  float *x = b->product, *y = x + (int64_t)N * N, *z = y + (int64_t)N * N;
-  int64_t begin = fx_now_ns();
-  FX_TRY(fx_gemm_f32(b->device->gemm, false, false, N, N, N, x, N, y, N, 0.0f, z, N));
-  *ms = (double)(fx_now_ns() - begin) * 1e-6;
-  return FX_OK;
-}
-
 /* A step is the op, its gradient and the product that they are compared with, so that what disturbs the
  * machine disturbs all three. */
 static fx_status time_steps(bench *b, int steps, fx_bench_attention_report *r) {
   double *ms = NULL, unused;
   FX_TRY(fx_calloc(&ms, 3 * (size_t)steps, sizeof *ms));
-  fx_status status = run_product(b, &unused);
+  fx_status status = fx_bench_product_run(b->product, &unused);
   if (status == FX_OK && steps > 1) status = fx_plan_run(b->plan, 0);
   for (int s = 0; status == FX_OK && s < steps; s++) {
     fx_trace_destroy(b->trace);
@@ -335,9 +313,10 @@ static fx_status time_steps(bench *b, int steps, fx_bench_attention_report *r) {
     FX_TRY_GOTO(fx_trace_create(SPANS, &b->trace), free_times);
     fx_plan_set_trace(b->plan, b->trace);
     FX_TRY_GOTO(fx_plan_run(b->plan, 0), free_times);
+    FX_TRY_GOTO(fx_device_sync(b->device), free_times);
     ms[s] = span_ms(b, 0, "flex_attention");
     ms[steps + s] = span_ms(b, 0, "flex_attention_grad");
-    status = run_product(b, &ms[2 * steps + s]);
+    status = fx_bench_product_run(b->product, &ms[2 * steps + s]);
   }
   r->forward_ms = fx_median(ms, steps);
   r->backward_ms = fx_median(ms + steps, steps);
@@ -352,7 +331,7 @@ static int64_t field_bytes(const bench *b, int field) {
 }
 
 static void account(const bench *b, fx_bench_attention_memory *m) {
-  int64_t bytes = (int64_t)fx_dtype_bytes(b->options->dtype), runs = b->kind->runs;
+  int64_t bytes = (int64_t)fx_dtype_bytes(b->dtype), runs = b->kind->runs;
   m->length = b->T;
   m->io_bytes = bytes * b->B * b->T * b->D * (2 * (b->H + 2 * b->K) + 2 * b->H);
   m->workspace_bytes = (int64_t)fx_plan_stats_get(b->plan)->workspace_bytes;
@@ -364,30 +343,37 @@ static void account(const bench *b, fx_bench_attention_memory *m) {
 static void release(bench *b) {
   fx_trace_destroy(b->trace);
   fx_plan_destroy(b->plan);
-  free(b->arena);
+  void *memory[] = {b->arena, b->qkv, b->dqkv, b->dout, b->sinks, b->dsinks};
+  for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) fx_device_release(b->device, memory[i]);
   fx_inputs_destroy(b->inputs);
   fx_attention_setup_destroy(b->setup);
   for (int i = 0; i < 4; i++) free(b->batch[i]);
-  free(b->qkv), free(b->dqkv), free(b->dout);
-  free(b->sinks), free(b->dsinks);
-  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) free(b->table[t]), free(b->dtable[t]);
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) {
+    fx_device_release(b->device, b->table[t]);
+    fx_device_release(b->device, b->dtable[t]);
+  }
 }
 
 static fx_status prepare(bench *b, fx_bench_attention_report *r) {
-  fx_dtype dtype = b->options->dtype;
+  fx_dtype dtype = b->dtype;
   int64_t tokens = b->B * b->T, width = (b->H + 2 * b->K) * b->D;
   FX_TRY(fx_attention_setup_create(b->config, b->device->backend, b->B, b->T, &b->setup));
   b->kind = &b->setup->kind[b->index];
   FX_TRY(fx_inputs_create(1, &b->inputs));
   FX_TRY(fx_attention_declare(b->setup, b->inputs));
-  FX_TRY(fx_inputs_allocate(b->inputs));
+  FX_TRY(fx_inputs_allocate_on(b->inputs, b->device));
   FX_TRY(make_batch(b, r));
-  FX_TRY(make_tensor(dtype, tokens * width, 1, &b->qkv));
-  FX_TRY(make_tensor(dtype, tokens * b->H * b->D, 2, &b->dout));
-  FX_TRY(fx_alloc_aligned(&b->dqkv, (size_t)(tokens * width) * fx_dtype_bytes(dtype)));
+  FX_TRY(fx_bench_random(b->device, dtype, tokens * width, 1, &b->qkv));
+  FX_TRY(fx_bench_random(b->device, dtype, tokens * b->H * b->D, 2, &b->dout));
+  FX_TRY(fx_device_alloc(b->device, (size_t)(tokens * width) * fx_dtype_bytes(dtype), &b->dqkv));
   FX_TRY(make_parameters(b));
   FX_TRY(build_mask(b, r));
   return make_plan(b);
+}
+
+static int64_t gpu_in_use(const bench *b) {
+  size_t used = 0, total = 0;
+  return fx_device_memory_info(b->device, &used, &total) == FX_OK ? (int64_t)used : 0;
 }
 
 /* Everything at one length. */
@@ -395,13 +381,14 @@ static fx_status run_length(const bench *common, int64_t length, int steps, fx_b
                             fx_bench_attention_memory *memory) {
   bench b = *common;
   b.T = length;
+  bool gpu = b.device->backend != FX_BACKEND_CPU;
   fx_memory_reset_peak();
-  int64_t before = fx_memory_resident();
+  int64_t before = gpu ? gpu_in_use(&b) : fx_memory_resident();
   fx_status status = prepare(&b, r);
   if (status == FX_OK) status = time_steps(&b, steps, r);
   if (status == FX_OK) {
     account(&b, memory);
-    memory->peak_bytes = fx_memory_peak() - before;
+    memory->peak_bytes = (gpu ? gpu_in_use(&b) : fx_memory_peak()) - before;
     snprintf(r->name, sizeof r->name, "%s", b.kind->flex->variant->name);
     snprintf(r->text, sizeof r->text, "%s", b.kind->flex->variant->text);
     status = count_pairs(&b, r);
@@ -426,7 +413,7 @@ static fx_status check_options(const fx_config *config, const fx_bench_attention
 }
 
 static void rate(fx_bench_attention_report *r) {
-  double unit = r->visible_pairs * (double)(r->H * r->D) * 1e-6, n = GEMM_SIZE;
+  double unit = r->visible_pairs * (double)(r->H * r->D) * 1e-6, n = (double)r->gemm_size;
   r->forward_gflops = 4 * unit / r->forward_ms;
   r->backward_gflops = 10 * unit / r->backward_ms;
   r->gemm_gflops = 2e-6 * n * n * n / r->gemm_ms;
@@ -446,24 +433,26 @@ fx_status fx_bench_attention(const fx_config *config, const fx_bench_attention_o
   memset(r, 0, sizeof *r);
   FX_TRY(check_options(config, options, length));
   b.index = fx_config_layer_variant(config, options->layer);
-  fx_affinity here = fx_affinity_get();
-  int threads = (int)config->runtime.threads;
-  if (threads == FX_CONFIG_AUTO) threads = fx_affinity_threads(&here, 1, 0, NULL);
-  FX_TRY(fx_device_create_cpu(threads, "auto", &b.device));
+  int threads = config->runtime.threads == FX_CONFIG_AUTO ? 0 : (int)config->runtime.threads;
+  FX_TRY(fx_device_choose_alone(config, threads, &b.device));
+  bool gpu = b.device->backend != FX_BACKEND_CPU;
+  b.dtype = options->dtype != FX_DTYPE_COUNT ? options->dtype : gpu ? FX_BF16 : FX_F32;
   r->B = b.B, r->T = length, r->H = b.H, r->K = b.K, r->D = b.D;
-  r->threads = threads;
-  r->gemm_size = GEMM_SIZE;
-  snprintf(r->provider, sizeof r->provider, "%s", fx_gemm_name(b.device->gemm));
-  int64_t floats = 3 * (int64_t)GEMM_SIZE * GEMM_SIZE;
-  FX_TRY_GOTO(fx_alloc_aligned(&b.product, (size_t)floats * sizeof(float)), destroy_device);
-  for (int64_t i = 0; i < floats; i++) b.product[i] = (float)(i % 23) * 0.0625f - 0.7f;
-  double unused;
-  FX_TRY_GOTO(run_product(&b, &unused), free_product);
+  r->dtype = b.dtype;
+  r->gpu = gpu;
+  r->threads = b.device->threads;
+  r->gemm_size = gpu ? GPU_GEMM_SIZE : GEMM_SIZE;
+  snprintf(r->provider, sizeof r->provider, "%s", b.device->gemm_name);
+  snprintf(r->device, sizeof r->device, "%.60s", b.device->name);
+  /* The CPU multiplies in float32 only. */
+  FX_TRY_GOTO(fx_bench_product_create(b.device, gpu ? b.dtype : FX_F32, FX_BENCH_FORWARD, r->gemm_size,
+                                      r->gemm_size, r->gemm_size, &b.product),
+              destroy_device);
   if (options->memory) FX_TRY_GOTO(run_length(&b, length / 2, 1, r, &r->half), free_product);
   FX_TRY_GOTO(run_length(&b, length, options->steps, r, &r->full), free_product);
   rate(r);
 free_product:
-  free(b.product);
+  fx_bench_product_destroy(b.product);
 destroy_device:
   fx_device_destroy(b.device);
   return status;

@@ -17,7 +17,8 @@ typedef struct fx_bench_attention_options {
   int64_t documents; /* tokens a document has on average; 0: one document */
   int64_t layer;
   uint64_t seed;  /* of sample 0; sample b has seed + 1000 b */
-  fx_dtype dtype; /* FX_F32 or FX_BF16: q, k, v, out and their gradients */
+  fx_dtype dtype; /* FX_F32 or FX_BF16: q, k, v, out and their gradients; FX_DTYPE_COUNT: bfloat16 on a
+                     GPU, float32 on a CPU */
   int steps;      /* timed ones, after one that is not when there are several */
   bool memory;    /* also one step of half the length, before the others */
 } fx_bench_attention_options;
@@ -29,7 +30,8 @@ typedef struct fx_bench_attention_memory {
   int64_t workspace_bytes; /* scratch of the larger kernel */
   int64_t mask_bytes;      /* limits, run lists, the batch's buffers */
   int64_t lse_bytes;
-  int64_t peak_bytes; /* growth of VmHWM from before the inputs were allocated */
+  int64_t
+      peak_bytes; /* growth of VmHWM, or of the GPU's memory in use, from before the inputs were allocated */
 } fx_bench_attention_memory;
 
 typedef enum fx_bench_kernels {
@@ -43,6 +45,9 @@ typedef struct fx_bench_attention_report {
   int64_t B, T, H, K, D;
   int64_t documents; /* of all samples */
   int threads;
+  fx_dtype dtype;
+  bool gpu;
+  char device[64];      /* its product name */
   const char *form;     /* "none", "limits", "expression" */
   int32_t R;            /* intervals a query, by limits */
   double visible_pairs; /* of one head, all samples; the mean of heads that differ */

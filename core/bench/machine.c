@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/exec/trace.h"
 #include "dynamo_rt/base/isa.h"
 
@@ -74,5 +75,38 @@ static double measure_copy(int threads) {
 }
 
 fx_machine_bounds fx_machine_measure(int threads) {
-  return (fx_machine_bounds){.fma_gflops = measure_fma(threads), .copy_gbps = measure_copy(threads)};
+  return (fx_machine_bounds){.gflops = measure_fma(threads), .copy_gbps = measure_copy(threads)};
+}
+
+static fx_status measure_device_copy(fx_device *device, double *gbps) {
+  enum { COPIES = 20 };
+  const size_t bytes = 1u << 30;
+  void *from = NULL, *to = NULL;
+  double seconds[REPEATS];
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_device_alloc(device, bytes, &from), release);
+  FX_TRY_GOTO(fx_device_alloc(device, bytes, &to), release);
+  FX_TRY_GOTO(fx_device_fill(device, FX_LANE_COMPUTE, from, 1, bytes), release);
+  for (int r = 0; r < REPEATS; r++) {
+    FX_TRY_GOTO(fx_device_sync(device), release);
+    int64_t begin = fx_now_ns();
+    for (int i = 0; i < COPIES; i++)
+      FX_TRY_GOTO(fx_device_copy(device, FX_LANE_COMPUTE, to, from, bytes), release);
+    FX_TRY_GOTO(fx_device_sync(device), release);
+    seconds[r] = (double)(fx_now_ns() - begin) / 1e9 / COPIES;
+  }
+  *gbps = 2e-9 * (double)bytes / fx_median(seconds, REPEATS);
+release:
+  fx_device_release(device, from);
+  fx_device_release(device, to);
+  return status;
+}
+
+fx_status fx_machine_measure_device(fx_device *device, fx_dtype dtype, fx_machine_bounds *out) {
+  if (device->backend == FX_BACKEND_CPU) {
+    *out = fx_machine_measure(device->threads);
+    return FX_OK;
+  }
+  out->gflops = fx_device_peak(device->name, dtype) / 1e9;
+  return measure_device_copy(device, &out->copy_gbps);
 }

@@ -10,6 +10,7 @@
 #include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"
+#include "dynamo_rt/device/peak.h"
 
 enum { TRACE_SPANS = 1 << 14 };
 
@@ -23,7 +24,8 @@ typedef struct bench {
   fx_trace *trace;
   int64_t B, T;
   fx_phase phases[2];
-  float *snapshot; /* or NULL */
+  float *snapshot;   /* or NULL */
+  int64_t gpu_start; /* bytes of the GPU in use before the model was made */
 } bench;
 
 static fx_status fill_inputs(bench *b) {
@@ -57,8 +59,11 @@ static fx_status build(bench *b) {
   int threads = config->runtime.threads == FX_CONFIG_AUTO ? 0 : (int)config->runtime.threads;
   b->B = config->train.micro_batch_size;
   b->T = config->train.seq_length;
-  if (!b->device) FX_TRY(fx_device_choose_alone(config, threads, &b->device));
-  FX_TRY(fx_model_create_on(config, b->device, &b->model));
+  FX_TRY(fx_device_choose_alone(config, threads, &b->device));
+  size_t used = 0, total = 0;
+  FX_TRY(fx_device_memory_info(b->device, &used, &total));
+  b->gpu_start = (int64_t)used;
+  FX_TRY(fx_model_create_on(config, b->device, NULL, &b->model));
   FX_TRY(fx_params_initialize(&b->model->params, (uint64_t)config->train.seed));
   FX_TRY(fx_attention_setup_create(config, b->device->backend, b->B, b->T, &b->attention));
   FX_TRY(fx_inputs_create(2, &b->inputs));
@@ -82,9 +87,11 @@ static fx_status build(bench *b) {
   return fill_inputs(b);
 }
 
-static fx_status run_step(bench *b, double *seconds) {
+static fx_status run_step(bench *b, double *seconds, double *launching) {
   int64_t begin = fx_now_ns();
-  for (int p = 0; p < 2; p++) FX_TRY(fx_stepper_run(b->stepper, b->phases[p], 0));
+  for (int p = 0; p < 2; p++) FX_TRY(fx_stepper_launch(b->stepper, b->phases[p], 0));
+  *launching = (double)(fx_now_ns() - begin) / 1e9;
+  FX_TRY(fx_stepper_wait(b->stepper));
   *seconds = (double)(fx_now_ns() - begin) / 1e9;
   return FX_OK;
 }
@@ -140,33 +147,80 @@ static void read_trace(const bench *b, int steps, fx_bench_step_report *report, 
   qsort(report->ops, (size_t)report->num_ops, sizeof report->ops[0], slowest_first);
 }
 
+/* Median of `steps` steps after two that are not counted (the second makes recordings). */
+static fx_status time_steps(bench *b, int steps, double *seconds, double *launching) {
+  double first, spent;
+  for (int s = 0; s < 2; s++) FX_TRY(run_step(b, &first, &spent));
+  for (int s = 0; s < steps; s++) FX_TRY(run_step(b, &seconds[s], &launching[s]));
+  return FX_OK;
+}
+
+/* On a GPU the timed steps are not the traced ones: a traced kernel runs alone. */
+static fx_status measure_gpu(bench *b, int steps, double *seconds, double *scratch,
+                             fx_bench_step_report *report) {
+  if (fx_plan_records(fx_stepper_plan(b->stepper, b->phases[0]))) {
+    fx_stepper_launch_kernels(b->stepper, true);
+    FX_TRY(time_steps(b, steps, seconds, scratch));
+    report->launched_step_ms = 1e3 * fx_median(seconds, steps);
+    fx_stepper_launch_kernels(b->stepper, false);
+  }
+  FX_TRY(time_steps(b, steps, seconds, scratch));
+  report->launch_us = 1e6 * fx_median(scratch, steps);
+  return FX_OK;
+}
+
 static fx_status measure(bench *b, int steps, fx_bench_step_report *report) {
-  double *step_seconds = NULL, *kernel_seconds = NULL, *dispatch = NULL, warm = 0;
+  double *step_seconds = NULL, *kernel_seconds = NULL, *scratch = NULL, warm = 0, launching = 0;
+  bool gpu = b->device->backend != FX_BACKEND_CPU;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&step_seconds, (size_t)steps, sizeof(double)), free_times);
   FX_TRY_GOTO(fx_calloc(&kernel_seconds, (size_t)steps, sizeof(double)), free_times);
-  FX_TRY_GOTO(fx_calloc(&dispatch, (size_t)steps, sizeof(double)), free_times);
-  FX_TRY_GOTO(run_step(b, &warm), free_times);
+  FX_TRY_GOTO(fx_calloc(&scratch, (size_t)steps, sizeof(double)), free_times);
+  FX_TRY_GOTO(run_step(b, &warm, &launching), free_times);
   report->first_step_ms = 1e3 * warm;
-  FX_TRY_GOTO(run_step(b, &warm), free_times);
+  FX_TRY_GOTO(run_step(b, &warm, &launching), free_times);
+  if (gpu) FX_TRY_GOTO(measure_gpu(b, steps, step_seconds, scratch, report), free_times);
   for (int p = 0; p < 2; p++) fx_plan_set_trace(fx_stepper_plan(b->stepper, b->phases[p]), b->trace);
-  for (int s = 0; s < steps; s++) FX_TRY_GOTO(run_step(b, &step_seconds[s]), free_times);
+  for (int s = 0; s < steps; s++) {
+    FX_TRY_GOTO(run_step(b, &warm, &launching), free_times);
+    if (!gpu) step_seconds[s] = warm;
+  }
   read_trace(b, steps, report, kernel_seconds);
   double flops = 0;
   for (int p = 0; p < 2; p++)
     flops += fx_plan_stats_get(fx_stepper_plan(b->stepper, b->phases[p]))->cost.flops;
-  for (int s = 0; s < steps; s++) dispatch[s] = 100 * (step_seconds[s] - kernel_seconds[s]) / step_seconds[s];
-  report->dispatch_percent = fx_median(dispatch, steps);
+  for (int s = 0; s < steps; s++) scratch[s] = 100 * (step_seconds[s] - kernel_seconds[s]) / step_seconds[s];
+  if (!gpu) report->dispatch_percent = fx_median(scratch, steps);
   report->step_ms = 1e3 * fx_median(step_seconds, steps);
   report->best_step_ms = 1e3 * step_seconds[0]; /* sorted by now */
   report->kernel_ms = 1e3 * fx_median(kernel_seconds, steps);
   report->tokens_per_s = 1e3 * (double)report->tokens / report->step_ms;
   report->gflops = flops / 1e6 / report->step_ms;
 free_times:
-  free(dispatch);
+  free(scratch);
   free(kernel_seconds);
   free(step_seconds);
   return status;
+}
+
+/* What is known of the device beside the times. */
+static fx_status describe(bench *b, fx_bench_step_report *report) {
+  const fx_device *device = b->device;
+  fx_dtype dtype = b->model->params.dtype;
+  size_t used = 0, total = 0;
+  if (device->backend == FX_BACKEND_CPU)
+    snprintf(report->device, sizeof report->device, "%d threads, %s", device->threads, device->isa);
+  else
+    snprintf(report->device, sizeof report->device, "%.64s, %s, %s", device->name, device->isa,
+             fx_dtype_name(dtype));
+  report->peak_bytes = fx_memory_peak();
+  FX_TRY(fx_device_memory_info(b->device, &used, &total));
+  report->gpu_peak_bytes = (int64_t)used;
+  FX_TRY(fx_machine_measure_device(b->device, dtype, &report->bounds));
+  double peak = fx_device_peak(device->name, dtype);
+  if (peak > 0)
+    report->mfu_percent = 100 * fx_model_flops_per_token(b->model, b->T) * report->tokens_per_s / peak;
+  return FX_OK;
 }
 
 static void destroy(bench *b) {
@@ -193,14 +247,9 @@ fx_status fx_bench_step(const fx_config *config, int steps, bool snapshot, fx_be
     report->steps = steps;
     report->threads = b.device->threads;
     fx_stepper_account(b.stepper, &report->memory);
+    report->memory.gpu_start = b.gpu_start;
     status = measure(&b, steps, report);
-    report->peak_bytes = fx_memory_peak();
-    bool cpu = b.device->backend == FX_BACKEND_CPU;
-    if (cpu)
-      snprintf(report->device, sizeof report->device, "%d threads, %s", b.device->threads, b.device->isa);
-    else
-      snprintf(report->device, sizeof report->device, "GPU, %s", b.device->isa);
-    if (status == FX_OK && cpu) report->bounds = fx_machine_measure(b.device->threads);
+    if (status == FX_OK) status = describe(&b, report);
   }
   destroy(&b);
   return status;

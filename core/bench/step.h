@@ -31,16 +31,20 @@ typedef struct fx_bench_step_report {
   double step_ms; /* median over `steps` */
   double best_step_ms;
   double tokens_per_s;
-  double kernel_ms;        /* median of the summed kernel times of a step */
-  double dispatch_percent; /* what replay adds: median of (step - kernels) / step * 100 */
+  double kernel_ms;        /* median of the summed kernel times of a step, each kernel alone */
+  double dispatch_percent; /* CPU: what replay adds: median of (step - kernels) / step * 100 */
+  double launch_us;        /* GPU: median time that the host spends in a step's launches */
+  double launched_step_ms; /* GPU: median of steps whose kernels are launched one by one; 0: not recorded */
   double gflops;           /* arithmetic of the step over its time */
+  double mfu_percent;      /* model FLOPs (fx_model_flops_per_token) over time and nominal peak; 0: unknown */
   double capture_ms, first_step_ms;
   fx_bench_op ops[FX_BENCH_OPS]; /* of a typical step, slowest first */
   int num_ops;
-  char device[64];          /* "2 threads, avx512", "GPU, sm_90a" */
-  fx_machine_bounds bounds; /* of the processor; zero on a GPU, which is not measured */
+  char device[160]; /* "2 threads, avx512", "NVIDIA H200, sm_90a, bfloat16" */
+  fx_machine_bounds bounds;
   fx_memory_account memory;
-  int64_t peak_bytes; /* VmHWM after the steps */
+  int64_t peak_bytes;     /* VmHWM after the steps */
+  int64_t gpu_peak_bytes; /* of the GPU, in use after the steps; 0 without one */
 } fx_bench_step_report;
 
 /* One rank, one micro-batch a step (train.micro_batch_size x train.seq_length), forward, backward and update.

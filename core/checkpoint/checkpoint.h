@@ -40,14 +40,17 @@ typedef struct fx_ckpt_state {
   double loss_scale;
 } fx_ckpt_state;
 
-/* A box of a tensor. Zero-size boxes and ndim 0 (one element) are fine. */
+/* A box of a tensor. Zero-size boxes and ndim 0 (one element) are fine; a rank may have several of one
+ * tensor. */
 typedef struct fx_ckpt_region {
   const char *path; /* "/model/wte.weight": letters, digits, "_.-" between slashes; not under /trainer */
   fx_dtype dtype;
   int ndim;
   int64_t dim[FX_CKPT_DIMS];                        /* the whole tensor */
   int64_t start[FX_CKPT_DIMS], count[FX_CKPT_DIMS]; /* this part of it */
-  void *data; /* contiguous count[] elements, row-major; read by save, written by read; host memory */
+  void *data;    /* count[] elements, row-major; read by save, written by read; host memory */
+  int64_t pitch; /* elements from one line (of the last dimension) to the next in data; 0: as many as a line
+                    has. Not below that; of no meaning below 2 dimensions */
 } fx_ckpt_region;
 
 /* Writes one step. Collective over `control` (NULL: this process alone); blocks until the step is on disk.

@@ -14,6 +14,7 @@
 
 #include "core/checkpoint/files.h"
 #include "core/checkpoint/manifest.h"
+#include "core/checkpoint/save.h"
 #include "dynamo_rt/base/memory.h"
 
 enum { PIECE_BYTES = 4 << 20 }; /* a multiple of every element size */
@@ -121,7 +122,7 @@ static void scatter(const fx_manifest_tensor *t, const fx_manifest_fragment *f, 
   const size_t size = fx_dtype_bytes(t->dtype);
   const int64_t width = last < 0 ? 1 : f->count[last];
   for (int64_t end = from + n, line = from / width; line * width < end; line++) {
-    int64_t rest = line, stride = last < 0 ? 1 : region->count[last], target = 0;
+    int64_t rest = line, stride = last < 0 ? 1 : fx_ckpt_region_pitch(region), target = 0;
     bool inside = true;
     for (int d = last - 1; d >= 0 && inside; d--) {
       int64_t at = f->start[d] + rest % f->count[d] - region->start[d];

@@ -265,16 +265,22 @@ static void pace(const save_job *job, int64_t begin_ns) {
   nanosleep(&pause, NULL);
 }
 
-/* Hashes each chunk while it is in the cache. */
-static fx_status write_piece(const save_job *job, int fd, const char *path, fx_ckpt_piece *piece) {
+/* Hashes each chunk while it is in the cache. buffer [CHUNK_BYTES]: for pieces that are not contiguous. */
+static fx_status write_piece(const save_job *job, int fd, const char *path, fx_ckpt_piece *piece,
+                             char *buffer) {
   fx_hasher *hasher = fx_hasher_create();
   if (!hasher) return fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
   fx_status status = FX_OK;
   for (int64_t done = 0; done < piece->bytes && status == FX_OK;) {
     int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done), began = now_ns();
-    ssize_t written = pwrite(fd, piece->data + done, (size_t)chunk, piece->offset + done);
+    const char *data = piece->data + done;
+    if (piece->line_bytes < piece->bytes) {
+      fx_ckpt_piece_copy(piece, done, chunk, buffer);
+      data = buffer;
+    }
+    ssize_t written = pwrite(fd, data, (size_t)chunk, piece->offset + done);
     if (written > 0) {
-      fx_hasher_add(hasher, piece->data + done, (size_t)written);
+      fx_hasher_add(hasher, data, (size_t)written);
       done += written;
       pace(job, began);
     } else if (written == 0 || errno != EINTR) {
@@ -291,14 +297,16 @@ static fx_status write_pieces(save_job *job) {
   for (int64_t i = 0; i < job->n; i++) bytes += job->pieces[i].bytes;
   if (bytes == 0) return FX_OK;
   char *path = shard_path(job, shard_of(job, job->rank));
+  char *buffer = NULL;
   if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
-  fx_status status = FX_OK;
+  fx_status status = fx_alloc_aligned(&buffer, CHUNK_BYTES);
   int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) status = write_failed(path);
+  if (fd < 0 && status == FX_OK) status = write_failed(path);
   for (int64_t i = 0; i < job->n && status == FX_OK; i++)
-    if (job->pieces[i].bytes > 0) status = write_piece(job, fd, path, &job->pieces[i]);
+    if (job->pieces[i].bytes > 0) status = write_piece(job, fd, path, &job->pieces[i], buffer);
   if (status == FX_OK && fsync(fd) != 0) status = write_failed(path);
   if (fd >= 0 && close(fd) != 0 && status == FX_OK) status = write_failed(path);
+  free(buffer);
   free(path);
   return status;
 }

@@ -10,15 +10,22 @@
 extern "C" {
 #endif
 
+/* Elements between two lines of a region's data. */
+int64_t fx_ckpt_region_pitch(const fx_ckpt_region *region);
+
 /* What one rank writes: rows of dim 0 of one of its regions. */
 typedef struct fx_ckpt_piece {
   const fx_ckpt_region *region;
   int64_t start[FX_CKPT_DIMS], count[FX_CKPT_DIMS];
-  const char *data;
+  const char *data; /* lines of line_bytes, line_pitch bytes apart */
+  int64_t line_bytes, line_pitch;
   int64_t bytes;
   int64_t offset; /* in the shard, once it is laid out */
   fx_hash128 hash;
 } fx_ckpt_piece;
+
+/* Copies bytes [from, from + bytes) of a piece, as if it were contiguous. */
+void fx_ckpt_piece_copy(const fx_ckpt_piece *piece, int64_t from, int64_t bytes, char *out);
 
 /* The pieces of replica_rank. The regions are thought of as one long line of bytes that is cut into
  * replica_size equal lengths; each cut moves to the nearest row of its region (small regions are not cut). So

@@ -12,6 +12,31 @@ static int64_t region_bytes(const fx_ckpt_region *region) {
   return fx_manifest_elements(region->ndim, region->count) * (int64_t)fx_dtype_bytes(region->dtype);
 }
 
+int64_t fx_ckpt_region_pitch(const fx_ckpt_region *region) {
+  int64_t width = region->ndim ? region->count[region->ndim - 1] : 1;
+  return region->ndim > 1 && region->pitch ? region->pitch : width;
+}
+
+/* A contiguous region is one line. */
+static void set_lines(const fx_ckpt_region *region, fx_ckpt_piece *piece) {
+  int64_t size = (int64_t)fx_dtype_bytes(region->dtype);
+  int64_t width = region->ndim ? region->count[region->ndim - 1] : 1, pitch = fx_ckpt_region_pitch(region);
+  bool contiguous = pitch == width;
+  piece->line_bytes = contiguous ? piece->bytes : width * size;
+  piece->line_pitch = contiguous ? piece->bytes : pitch * size;
+}
+
+void fx_ckpt_piece_copy(const fx_ckpt_piece *piece, int64_t from, int64_t bytes, char *out) {
+  while (bytes > 0) {
+    int64_t line = from / piece->line_bytes, at = from % piece->line_bytes;
+    int64_t some = fx_min_i64(bytes, piece->line_bytes - at);
+    memcpy(out, piece->data + line * piece->line_pitch + at, (size_t)some);
+    out += some;
+    from += some;
+    bytes -= some;
+  }
+}
+
 /* The row of a region, which begins at `base` on the line, where the cut at `cut` falls. */
 static int64_t row_at(int64_t cut, int64_t base, int64_t row_bytes, int64_t rows) {
   if (cut <= base) return 0;
@@ -32,10 +57,12 @@ static fx_status add_piece(fx_ckpt_piece **pieces, int64_t *room, int64_t *count
   for (int d = region->ndim; d < FX_CKPT_DIMS; d++) piece->start[d] = piece->count[d] = 0;
   piece->data = region->data;
   piece->bytes = rows * row_bytes;
+  set_lines(region, piece);
   if (rows == 1 && row_bytes == region_bytes(region)) return FX_OK; /* not cut */
   piece->start[0] += row;
   piece->count[0] = rows;
-  if (piece->bytes > 0) piece->data += row * row_bytes;
+  int64_t width = region->count[region->ndim - 1], pitch = fx_ckpt_region_pitch(region);
+  if (piece->bytes > 0) piece->data += row * (row_bytes / width * pitch);
   return FX_OK;
 }
 
@@ -45,6 +72,8 @@ static fx_status check_regions(const fx_ckpt_region *regions, int64_t n, int64_t
     const fx_ckpt_region *r = &regions[i];
     const char *wrong = fx_manifest_box_fault(r->path, r->dtype, r->ndim, r->dim, r->start, r->count);
     if (wrong) return fx_error(FX_ERR_SHAPE, "%s %s", r->path ? r->path : "(null)", wrong);
+    if (r->ndim > 1 && r->pitch && r->pitch < r->count[r->ndim - 1])
+      return fx_error(FX_ERR_SHAPE, "%s has lines that overlap in memory", r->path);
     if (!r->data && region_bytes(r) > 0) return fx_error(FX_ERR_SHAPE, "%s has no data", r->path);
     if (__builtin_add_overflow(*total, region_bytes(r), total))
       return fx_error(FX_ERR_SHAPE, "%s: the regions are larger than 2^63 bytes", r->path);

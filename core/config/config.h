@@ -42,6 +42,12 @@ typedef enum fx_attention_sinks {
   FX_ATTENTION_SINKS_TRUE,
   FX_ATTENTION_SINKS_FALSE
 } fx_attention_sinks;
+typedef enum fx_parallel_context_exchange {
+  FX_PARALLEL_CONTEXT_EXCHANGE_AUTO,
+  FX_PARALLEL_CONTEXT_EXCHANGE_RING,
+  FX_PARALLEL_CONTEXT_EXCHANGE_ALLGATHER,
+  FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL
+} fx_parallel_context_exchange;
 typedef enum fx_data_split { FX_DATA_SPLIT_DOCUMENTS, FX_DATA_SPLIT_TOKENS } fx_data_split;
 typedef enum fx_data_tokenizer { FX_DATA_TOKENIZER_BYTE } fx_data_tokenizer;
 typedef enum fx_data_packing { FX_DATA_PACKING_DOCUMENTS, FX_DATA_PACKING_NONE } fx_data_packing;
@@ -104,7 +110,9 @@ typedef struct fx_config_parallel {
   int64_t tensor;
   bool sequence;
   int64_t context;
+  fx_parallel_context_exchange context_exchange;
   int64_t zero;
+  int64_t bucket_elements;
 } fx_config_parallel;
 
 typedef struct fx_config_data {
@@ -125,6 +133,7 @@ typedef struct fx_config_optimizer {
   double eps;
   double weight_decay;
   double clip_grad; /* 0 = off */
+  bool stochastic_rounding;
 } fx_config_optimizer;
 
 typedef struct fx_config_schedule {
@@ -158,6 +167,7 @@ typedef struct fx_config_runtime {
   fx_runtime_mode mode;
   fx_runtime_dtype dtype;
   bool deterministic;
+  bool autotune;
   int64_t threads; /* FX_CONFIG_AUTO or >= 1 */
   char *compiler;  /* of attention variants; "none": they are interpreted */
   fx_log_level log_level;

@@ -18,9 +18,7 @@ static const struct {
   int64_t limit;
   const char *advice;
 } unavailable[] = {
-    {"parallel.tensor", 1, "parallel.tensor=1"},
-    {"parallel.context", 1, "parallel.context=1"},
-    {"parallel.zero", 0, "parallel.zero=0"},
+    {"parallel.zero", 2, "parallel.zero=2"},
 };
 
 static int weight(const fx_config *cfg, const char *key) {
@@ -115,6 +113,35 @@ static fx_status check_model(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* Heads, features and rows go to tensor-parallel ranks in equal parts. */
+static fx_status check_tensor(const fx_config *cfg) {
+  const fx_config_model *model = &cfg->model;
+  long long tp = cfg->parallel.tensor, heads = model->num_attention_heads;
+  long long kv_heads = model->num_key_value_heads, wide = model->intermediate_size;
+  long long batch = cfg->train.micro_batch_size, length = cfg->train.seq_length;
+  if (heads % tp != 0)
+    return conflict(cfg, "parallel.tensor", "model.num_attention_heads",
+                    "model.num_attention_heads=%lld is not a multiple of parallel.tensor=%lld; set "
+                    "parallel.tensor to a divisor of it",
+                    heads, tp);
+  if (kv_heads % tp != 0 && tp % kv_heads != 0)
+    return conflict(cfg, "parallel.tensor", "model.num_key_value_heads",
+                    "model.num_key_value_heads=%lld is neither a multiple nor a divisor of "
+                    "parallel.tensor=%lld; change one of them",
+                    kv_heads, tp);
+  if (wide % tp != 0)
+    return conflict(cfg, "parallel.tensor", "model.intermediate_size",
+                    "model.intermediate_size=%lld is not a multiple of parallel.tensor=%lld; change one of "
+                    "them",
+                    wide, tp);
+  if (cfg->parallel.sequence && batch * length % tp != 0)
+    return conflict(cfg, "parallel.tensor", "train.seq_length",
+                    "train.micro_batch_size=%lld x train.seq_length=%lld rows are not a multiple of "
+                    "parallel.tensor=%lld; change one of them or set parallel.sequence=false",
+                    batch, length, tp);
+  return FX_OK;
+}
+
 static fx_status check_schedule(const fx_config *cfg) {
   const fx_config_schedule *schedule = &cfg->schedule;
   long long warmup = schedule->warmup_iters, decay = schedule->decay_iters, last = schedule->wsd_decay_iters;
@@ -161,13 +188,29 @@ static fx_status check_available(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* A sequence is dealt to the context ranks in blocks of 128 positions, equally many each. */
+static fx_status check_context(const fx_config *cfg) {
+  long long ranks = cfg->parallel.context, length = cfg->train.seq_length;
+  if (cfg->parallel.context_exchange == FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL)
+    return conflict(cfg, "parallel.context_exchange", "parallel.context_exchange",
+                    "parallel.context_exchange=alltoall is not available yet; use ring, allgather or auto");
+  if (ranks > 1 && length % (128 * ranks) != 0)
+    return conflict(cfg, "train.seq_length", "parallel.context",
+                    "train.seq_length=%lld is not a multiple of 128 x parallel.context=%lld; set it to a "
+                    "multiple of %lld or lower parallel.context",
+                    length, ranks, 128 * ranks);
+  return FX_OK;
+}
+
 fx_status fx_config_resolve(fx_config *cfg) {
   FX_TRY(resolve_model(cfg));
   resolve_schedule(cfg);
   FX_TRY(check_heads(cfg));
   FX_TRY(check_model(cfg));
+  FX_TRY(check_tensor(cfg));
   FX_TRY(check_schedule(cfg));
   FX_TRY(check_available(cfg));
+  FX_TRY(check_context(cfg));
   FX_TRY(fx_specs_take_files(cfg));
   return fx_specs_check(cfg);
 }

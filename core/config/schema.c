@@ -62,7 +62,9 @@ const fx_key fx_schema[] = {
   {INT(parallel, tensor), "1", RANGE(1, 4096), HELP("ranks that share every layer")},
   {BOOL(parallel, sequence), "true", HELP("split the sequence between tensor ranks outside matrix products")},
   {INT(parallel, context), "1", RANGE(1, 4096), HELP("ranks that share every sequence")},
-  {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks")},
+  {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: allgather for short sequences, ring for long ones")},
+  {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks: 1 shares masters, moments and summed gradients, 2 all gradients")},
+  {INT(parallel, bucket_elements), "4194304", RANGE(1, 1 << 30), HELP("gradients that a collective over data x context ranks carries, about")},
 
   {STRINGS(data, train), "[]", LENGTH(1), HELP("training files")},
   {STRINGS(data, valid), "[]", LENGTH(1), HELP("validation files; empty: valid_fraction of train")},
@@ -79,6 +81,7 @@ const fx_key fx_schema[] = {
   {FLOAT(optimizer, eps), "1.0e-8", RANGE(FX_ABOVE_0, 1), HELP("added to the root of the second moment")},
   {FLOAT(optimizer, weight_decay), "0.1", RANGE(0, 1000), HELP("decoupled; not on norms, biases")},
   {FLOAT(optimizer, clip_grad), "1.0", RANGE(0, 1e9), HELP("largest global gradient norm; 0: off")},
+  {BOOL(optimizer, stochastic_rounding), "false", HELP("round bfloat16 weights stochastically after each update, not to nearest")},
 
   {ENUM(schedule, decay), "cosine", VALUES("cosine|linear|constant|wsd"), HELP("shape of the learning rate after warm-up")},
   {INT(schedule, warmup_iters), "auto", RANGE(0, any_count), AUTO, HELP("linear warm-up; auto: 100, or a tenth of decay_iters when that is less")},
@@ -104,6 +107,7 @@ const fx_key fx_schema[] = {
   {ENUM(runtime, mode), "replay", VALUES("replay|eager"), HELP("replay the captured plan, or run node by node")},
   {ENUM(runtime, dtype), "auto", VALUES("auto|float32|bfloat16"), HELP("of activations and matrix products; auto: bfloat16 on GPUs, float32 on CPUs")},
   {BOOL(runtime, deterministic), "false", HELP("bitwise repeatable on GPUs too")},
+  {BOOL(runtime, autotune), "true", HELP("GPUs: time several algorithms of each matrix product in the first step; not under deterministic")},
   {INT(runtime, threads), "auto", RANGE(1, 4096), AUTO, HELP("compute threads a rank; auto: the rank's cores")},
   {STRING(runtime, compiler), "cc", LENGTH(1), HELP("C compiler for attention variants, by name or path; none: interpret them")},
   {ENUM(runtime, log_level), "info", VALUES("debug|info|warn|error"), HELP("least severe line that is printed")},

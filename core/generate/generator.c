@@ -48,6 +48,7 @@ static fx_status read_weights(fx_generator *g, const fx_ckpt *ckpt) {
       region[i].start[d] = p->start[d];
       region[i].count[d] = p->count[d];
     }
+    region[i].pitch = fx_param_pitch(params, p);
     region[i].data = fx_param_data(params, p, copy ? copy : params->weight);
   }
   FX_TRY_GOTO(fx_ckpt_read(ckpt, region, params->num_params), free_regions);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attention/variant/inputs.h"
+#include "core/model/context.h"
 #include "dynamo_rt/base/memory.h"
 
 static int add_field(fx_attention_setup *setup, const char *name, int32_t kind, int64_t words) {
@@ -20,7 +21,17 @@ static int add_field(fx_attention_setup *setup, const char *name, int32_t kind, 
 
 static fx_runs plan_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward) {
   const int32_t *tile = setup->tile[backward];
-  return fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->T, setup->T, tile[0], tile[1], 0);
+  int32_t keys = fx_context_keys(setup->exchange, setup->ranks, setup->rows);
+  fx_runs runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, tile[0], tile[1], 0);
+  if (keys == setup->rows) return runs;
+  /* what is one range of keys on one rank is one a rank where keys lie rank by rank */
+  int32_t capacity = runs.capacity * setup->ranks;
+  return fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, tile[0], tile[1], capacity);
+}
+
+/* int32 words of one list; a field holds fx_context_lists of them. */
+static int64_t list_words(const fx_runs *runs) {
+  return (int64_t)(fx_runs_bytes(runs) / sizeof(int32_t));
 }
 
 static void widen_scratch(fx_attention_setup *setup, size_t bytes) {
@@ -33,7 +44,7 @@ static void plan_mask(fx_attention_setup *setup, int32_t index) {
   const fx_mask_facts *facts = fx_mask_program_facts(kind->program);
   kind->attr.ask_mask = facts->form == FX_MASK_FORM_EXPRESSION || facts->R > 1;
   if (facts->form == FX_MASK_FORM_LIMITS) {
-    fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
+    fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->rows);
     widen_scratch(setup, fx_mask_limits_scratch(kind->program));
     if (!kind->attr.ask_mask) {
       kind->limits =
@@ -50,7 +61,8 @@ static void plan_mask(fx_attention_setup *setup, int32_t index) {
   static const char *const names[] = {"mask_runs", "mask_runs_backward"};
   for (int backward = 0; backward < 2; backward++) {
     fx_runs runs = plan_runs(setup, kind, backward);
-    int field = add_field(setup, names[backward], index, (int64_t)(fx_runs_bytes(&runs) / sizeof(int32_t)));
+    int64_t lists = fx_context_lists(setup->exchange, setup->ranks);
+    int field = add_field(setup, names[backward], index, lists * list_words(&runs));
     if (!backward) kind->runs = field;
     *(backward ? &kind->attr.capacity_backward : &kind->attr.capacity) = runs.capacity;
     kind->attr.runs_Bm = runs.Bm;
@@ -110,17 +122,36 @@ static fx_status create_kind(fx_attention_setup *setup, const fx_config *config,
   return FX_OK;
 }
 
+/* The assignment of blocks, where ranks share the sequence. */
+static void plan_context(fx_attention_setup *setup, const fx_config *config) {
+  setup->blocks = -1;
+  if (setup->ranks == 1) return;
+  setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
+  for (int64_t l = 0; l < config->model.num_hidden_layers; l++)
+    setup->kind[fx_config_layer_variant(config, l)].layers++;
+  widen_scratch(setup, fx_context_scratch(setup));
+}
+
 fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
                                     fx_attention_setup **out) {
+  return fx_attention_setup_create_for(config, backend, B, T, 1, 0, out);
+}
+
+fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
+                                        int ranks, int rank, fx_attention_setup **out) {
   fx_attention_setup *setup = NULL;
   fx_status status = FX_OK;
   if (fx_config_num_variants(config) > FX_ATTENTION_MAX_KINDS)
     return fx_error(FX_ERR_CONFIG, "%s: %d different variants in one model, at most %d are possible",
                     fx_config_where(config, "attention.layers"), fx_config_num_variants(config),
                     FX_ATTENTION_MAX_KINDS);
+  if (ranks > 1) FX_TRY(fx_context_check(config, T, ranks));
   FX_TRY(fx_calloc(&setup, 1, sizeof *setup));
   setup->B = (int32_t)B;
   setup->T = (int32_t)T;
+  setup->rows = (int32_t)(T / ranks);
+  setup->ranks = ranks, setup->rank = rank;
+  if (ranks > 1) setup->exchange = fx_context_exchange_of(config, backend, B, T);
   setup->H = (int32_t)config->model.num_attention_heads;
   setup->turn_token = (int32_t)config->attention.turn_token;
   for (int backward = 0; backward < 2; backward++)
@@ -129,6 +160,7 @@ fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend,
     setup->num_kinds++;
     FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
   }
+  plan_context(setup, config);
   *out = setup;
   return FX_OK;
 destroy_setup:
@@ -197,45 +229,84 @@ static void fill_input(const fx_attention_setup *setup, const fx_attention_batch
   }
 }
 
-static fx_status fill_kind(const fx_attention_setup *setup, const fx_attention_kind *kind,
-                           const fx_attention_batch *batch, void *const *memory, void *scratch) {
+void fx_attention_find_buffers(const fx_attention_setup *setup, int32_t index, void *const *memory,
+                               const void *buffer[FX_EX_MAX_BUFFERS]) {
+  const fx_attention_kind *kind = &setup->kind[index];
   const fx_flex_variant *flex = kind->flex;
-  const void *buffer[FX_EX_MAX_BUFFERS] = {NULL};
+  for (int32_t i = 0; i < FX_EX_MAX_BUFFERS; i++) buffer[i] = NULL;
+  for (int32_t i = 0; i < flex->num_inputs; i++)
+    buffer[flex->input[i].buffer] =
+        (const int32_t *)memory[kind->buffers] + fx_flex_blob_offset(flex, i, setup->B);
+}
+
+static fx_status fill_buffers(const fx_attention_setup *setup, int32_t index, const fx_attention_batch *batch,
+                              void *const *memory, const void **buffer) {
+  const fx_attention_kind *kind = &setup->kind[index];
+  const fx_flex_variant *flex = kind->flex;
+  fx_attention_find_buffers(setup, index, memory, buffer);
   for (int32_t i = 0; i < flex->num_inputs; i++) {
     int32_t *out = (int32_t *)memory[kind->buffers] + fx_flex_blob_offset(flex, i, setup->B);
     fill_input(setup, batch, fx_ex_buffer_at(flex->variant->pool, flex->input[i].buffer)->name, out);
-    buffer[flex->input[i].buffer] = out;
   }
   if (!kind->program) return FX_OK;
   fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = flex->uniform};
-  FX_TRY(fx_mask_check(kind->program, &in));
+  return fx_mask_check(kind->program, &in);
+}
+
+/* One pass's run lists: one, or one for the keys of each rank. */
+static fx_status fill_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward,
+                           fx_mask_batch in, const int32_t *blocks, const fx_limits *limits,
+                           void *const *memory, void *scratch) {
+  fx_runs runs = plan_runs(setup, kind, backward);
+  int32_t *at = memory[kind->runs + backward];
+  for (int32_t list = 0; list < fx_context_lists(setup->exchange, setup->ranks); list++) {
+    fx_runs_bind(&runs, at + list * list_words(&runs));
+    if (blocks) in.kv.base = blocks + list * (setup->rows / FX_LIMITS_ALIGN);
+    FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
+  }
+  return FX_OK;
+}
+
+static fx_status fill_mask(const fx_attention_setup *setup, const fx_attention_kind *kind,
+                           const void *const *buffer, void *const *memory, void *scratch) {
+  const int32_t *blocks = setup->blocks >= 0 ? memory[setup->blocks] : NULL;
+  if (!kind->program) return FX_OK;
+  fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = kind->flex->uniform};
+  if (blocks) in.q.base = blocks + setup->rank * (setup->rows / FX_LIMITS_ALIGN);
   bool by_limits = fx_mask_program_facts(kind->program)->form == FX_MASK_FORM_LIMITS;
   fx_limits limits;
   if (by_limits) {
-    limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
+    limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->rows);
     void *place = kind->limits >= 0
                       ? memory[kind->limits]
                       : (char *)scratch + fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);
     fx_limits_bind(&limits, place);
     FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
   }
-  for (int backward = 0; backward < 2; backward++) {
-    fx_runs runs = plan_runs(setup, kind, backward);
-    fx_runs_bind(&runs, memory[kind->runs + backward]);
-    FX_TRY(fx_mask_runs_build(kind->program, &in, by_limits ? &limits : NULL, &runs, scratch));
-  }
+  for (int backward = 0; backward < 2; backward++)
+    FX_TRY(fill_runs(setup, kind, backward, in, blocks, by_limits ? &limits : NULL, memory, scratch));
   return FX_OK;
 }
 
 fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
                                  const fx_attention_batch *batch, void *const *memory, void *scratch) {
-  return fill_kind(setup, &setup->kind[index], batch, memory, scratch);
+  const void *buffer[FX_EX_MAX_BUFFERS];
+  FX_TRY(fill_buffers(setup, index, batch, memory, buffer));
+  return fill_mask(setup, &setup->kind[index], buffer, memory, scratch);
 }
 
+/* All buffers first: who computes which rows depends on the masks of all kinds. */
 fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
                             void *const *memory, void *scratch) {
+  const void *buffer[FX_ATTENTION_MAX_KINDS][FX_EX_MAX_BUFFERS];
+  const void *const *buffers[FX_ATTENTION_MAX_KINDS];
+  for (int32_t i = 0; i < setup->num_kinds; i++) {
+    buffers[i] = buffer[i];
+    FX_TRY(fill_buffers(setup, i, batch, memory, buffer[i]));
+  }
+  if (setup->blocks >= 0) FX_TRY(fx_context_assign(setup, buffers, memory[setup->blocks], scratch));
   for (int32_t i = 0; i < setup->num_kinds; i++)
-    FX_TRY(fill_kind(setup, &setup->kind[i], batch, memory, scratch));
+    FX_TRY(fill_mask(setup, &setup->kind[i], buffer[i], memory, scratch));
   return FX_OK;
 }
 

@@ -5,7 +5,11 @@
  * Layers that attend alike are of one kind (config.h). A kind has up to four int32 fields, named mask_limits,
  * mask_runs, mask_runs_backward and mask_buffers, with _1, _2, ... for further kinds. Filling them needs only
  * a batch's documents and tokens, allocates nothing, and may run on the prefetch thread while a step
- * computes. */
+ * computes.
+ *
+ * Where several ranks share a sequence (parallel.context), a batch is whole on each of them: one more field,
+ * context_blocks, says who computes which blocks (context.h); limits and run lists are those of this rank's
+ * rows, buffers stay whole. */
 #ifndef FX_CORE_MODEL_ATTENTION_H
 #define FX_CORE_MODEL_ATTENTION_H
 
@@ -13,6 +17,7 @@
 #include "attention/mask/mask.h"
 #include "core/config/config.h"
 #include "dynamo_rt/graph/inputs.h"
+#include "parallel/ring_attention.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,7 +25,7 @@ extern "C" {
 
 enum {
   FX_ATTENTION_MAX_KINDS = 4,
-  FX_ATTENTION_MAX_FIELDS = 4 * FX_ATTENTION_MAX_KINDS,
+  FX_ATTENTION_MAX_FIELDS = 4 * FX_ATTENTION_MAX_KINDS + 1,
   FX_ATTENTION_TEXT_BYTES = 384
 };
 
@@ -33,11 +38,16 @@ typedef struct fx_attention_kind {
   fx_flex_variant *flex;     /* owned */
   fx_mask_program *program;  /* owned; NULL: everything is visible */
   fx_attention_attr attr;    /* but for the scale */
+  int64_t layers;            /* that are of this kind */
   int limits, runs, buffers; /* numbers of fields, -1: none; the backward's runs follow the forward's */
 } fx_attention_kind;
 
 typedef struct fx_attention_setup {
   int32_t B, T, H;
+  int32_t rows; /* queries a rank: T / ranks */
+  int ranks, rank;
+  fx_context_exchange exchange; /* with several ranks */
+  int blocks;                   /* number of the field context_blocks, int32 [T / 128]; -1: one rank */
   int32_t num_kinds;
   fx_attention_kind kind[FX_ATTENTION_MAX_KINDS];
   fx_attention_field field[FX_ATTENTION_MAX_FIELDS];
@@ -54,6 +64,9 @@ typedef struct fx_attention_setup {
  * or loads from the cache, what is not there yet. */
 fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
                                     fx_attention_setup **out);
+/* The same for one rank of a group that shares every sequence. FX_ERR_CONFIG also: T cannot be dealt. */
+fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
+                                        int ranks, int rank, fx_attention_setup **out);
 void fx_attention_setup_destroy(fx_attention_setup *setup); /* NULL is fine */
 
 /* Declares the fields as runtime inputs. */
@@ -68,9 +81,12 @@ typedef struct fx_attention_batch {
  * for each thread. FX_ERR_DATA: a buffer breaks what is declared of it. */
 fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
                             void *const *memory, void *scratch);
-/* The fields of one kind only. */
+/* The fields of one kind only; for a setup of one rank. */
 fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
                                  const fx_attention_batch *batch, void *const *memory, void *scratch);
+/* Where a filled kind's buffers lie in memory[num_fields], by number in its variant's pool. */
+void fx_attention_find_buffers(const fx_attention_setup *setup, int32_t index, void *const *memory,
+                               const void *buffer[FX_EX_MAX_BUFFERS]);
 /* All kinds into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
 fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
                                  fx_inputs *inputs, int slot);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/train/device.h"
 
+#include <stdlib.h>
+
 #include "attention/flex_attention.h"
+#include "dynamo_rt/base/memory.h"
 
 bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int size) {
   if (config->runtime.device != FX_RUNTIME_DEVICE_AUTO)
@@ -29,7 +32,29 @@ fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, in
         "runtime.device=cuda: %d ranks on a host that shows %lld GPU%s, and each needs one of its "
         "own; start fewer ranks there, check CUDA_VISIBLE_DEVICES, or set runtime.device=cpu",
         here, gpus, gpus == 1 ? "" : "s");
-  return fx_device_create_cuda(FX_DEVICE_BY_RANK, out);
+  FX_TRY(fx_device_create_cuda(FX_DEVICE_BY_RANK, out));
+  if ((*out)->vtable->autotune)
+    (*out)->vtable->autotune(*out, config->runtime.autotune && !config->runtime.deterministic);
+  return FX_OK;
+}
+
+fx_status fx_device_choose_job(const fx_config *config, fx_control *control, const fx_log *log,
+                               fx_device **out) {
+  enum { TIMEOUT_MS = 120000 };
+  int threads = (int)config->runtime.threads;
+  fx_affinity mine = fx_affinity_get();
+  char *all = NULL;
+  int64_t *offsets = NULL;
+  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
+  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, TIMEOUT_MS);
+  free(offsets);
+  if (status != FX_OK) return status;
+  const fx_affinity *ranks = (const fx_affinity *)(const void *)all;
+  int automatic = fx_affinity_threads(ranks, control->size, control->rank, log);
+  if (threads == FX_CONFIG_AUTO) threads = automatic;
+  status = fx_device_choose(config, ranks, control->size, control->rank, threads, out);
+  free(all);
+  return fx_control_agree_status(control, status, TIMEOUT_MS);
 }
 
 fx_status fx_device_choose_alone(const fx_config *config, int threads, fx_device **out) {

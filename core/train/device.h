@@ -5,6 +5,7 @@
 
 #include "core/config/config.h"
 #include "core/train/threads.h"
+#include "dynamo_rt/comm/control.h"
 #include "dynamo_rt/device/device.h"
 
 #ifdef __cplusplus
@@ -18,6 +19,10 @@ bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int
  * a GPU lacks; FX_ERR_CONFIG: bfloat16 on a CPU. */
 fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, int size, int rank, int threads,
                            fx_device **out);
+/* The same for the ranks of a control channel, each with its own threads: runtime.threads, or an equal share
+ * of the processors. Collective; every rank returns the same status. log: NULL, or for warnings. */
+fx_status fx_device_choose_job(const fx_config *config, fx_control *control, const fx_log *log,
+                               fx_device **out);
 /* The same for a job of this process alone; threads 0: as many as it may use. */
 fx_status fx_device_choose_alone(const fx_config *config, int threads, fx_device **out);
 

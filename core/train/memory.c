@@ -32,8 +32,17 @@ void fx_memory_reset_peak(void) {
   fclose(file);
 }
 
+int64_t fx_memory_params(const fx_memory_account *a) {
+  return a->weights + a->gradients + a->moments;
+}
+
 int64_t fx_memory_planned(const fx_memory_account *a) {
-  return a->libraries + a->params + a->arena + a->inputs + a->data + a->snapshot;
+  int64_t computed = a->gpu ? 0 : fx_memory_params(a) + a->arena;
+  return a->libraries + computed + a->inputs + a->data + a->snapshot;
+}
+
+int64_t fx_memory_planned_gpu(const fx_memory_account *a) {
+  return a->gpu ? a->gpu_start + fx_memory_params(a) + a->arena + a->gpu_comm : 0;
 }
 
 static double mib(int64_t bytes) {
@@ -41,17 +50,20 @@ static double mib(int64_t bytes) {
 }
 
 void fx_memory_print(const fx_memory_account *a, char text[FX_MEMORY_TEXT]) {
-  char snapshot[48] = "";
+  char snapshot[48] = "", comm[48] = "", computed[160], gpu[256] = "";
+  snprintf(computed, sizeof computed,
+           "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)", mib(a->weights),
+           mib(a->gradients), mib(a->moments), mib(a->arena), mib(a->arena_bound));
   if (a->snapshot) snprintf(snapshot, sizeof snapshot, " + snapshot %.1f", mib(a->snapshot));
-  snprintf(
-      text, FX_MEMORY_TEXT,
-      "%.1f MiB: weights, gradients, moments %.1f + arena %.1f (bound %.1f) + inputs %.1f + data %.1f%s + "
-      "libraries at start %.1f",
-      mib(fx_memory_planned(a)), mib(a->params), mib(a->arena), mib(a->arena_bound), mib(a->inputs),
-      mib(a->data), snapshot, mib(a->libraries));
+  if (a->gpu_comm) snprintf(comm, sizeof comm, " + communicators %.1f", mib(a->gpu_comm));
+  if (a->gpu)
+    snprintf(gpu, sizeof gpu, "GPU %.1f MiB: contexts and libraries %.1f + %s%s; host ",
+             mib(fx_memory_planned_gpu(a)), mib(a->gpu_start), computed, comm);
+  snprintf(text, FX_MEMORY_TEXT, "%s%.1f MiB: %s%sinputs %.1f + data %.1f%s + libraries at start %.1f", gpu,
+           mib(fx_memory_planned(a)), a->gpu ? "" : computed, a->gpu ? "" : " + ", mib(a->inputs),
+           mib(a->data), snapshot, mib(a->libraries));
 }
 
-double fx_memory_excess_percent(const fx_memory_account *a, int64_t actual) {
-  double planned = (double)fx_memory_planned(a);
-  return planned > 0 ? 100 * ((double)actual - planned) / planned : 0;
+double fx_memory_excess_percent(int64_t planned, int64_t actual) {
+  return planned > 0 ? 100 * (double)(actual - planned) / (double)planned : 0;
 }

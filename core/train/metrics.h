@@ -21,6 +21,7 @@ typedef struct fx_metrics_row {
   double lr, grad_norm; /* norm before clipping */
   double tokens_per_s;  /* over the steps since the last row, all ranks */
   double step_ms;       /* likewise; the ETA is what it gives for the steps left */
+  double mfu;           /* model FLOPs utilisation, 0 to 1; NaN: the peak is not known */
   int64_t consumed_samples;
   int64_t skipped; /* steps left out so far for a gradient that was not finite */
 } fx_metrics_row;

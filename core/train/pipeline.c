@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/model/context.h"
 #include "data/corpus.h"
 #include "data/split.h"
 #include "dynamo_rt/base/memory.h"
 
+enum { TOKENS, TARGETS, POSITIONS, DOC_START, DOC_END, VALID_ROWS };
 enum { SPLIT_SEED = 1234 }; /* not train.seed: runs that differ in their seed share the validation set */
 
 struct fx_pipeline {
@@ -17,7 +19,7 @@ struct fx_pipeline {
   fx_documents train_documents, valid_documents;
   fx_sampler *train, *valid;
   fx_prefetch *prefetch;
-  int32_t *doc_start, *doc_end;        /* [B, T] of the validation batch being filled */
+  int32_t *valid_rows[VALID_ROWS];     /* [B, T] of the validation batch being filled */
   char *stage_scratch, *valid_scratch; /* of the attention setup: the prefetch thread's and the caller's */
 };
 
@@ -105,8 +107,8 @@ fx_status fx_pipeline_create(const fx_pipeline_options *options, fx_pipeline **o
   size_t tokens = (size_t)(options->config->train.micro_batch_size * options->config->train.seq_length);
   FX_TRY_GOTO(load_corpora(pipeline), destroy_pipeline);
   FX_TRY_GOTO(make_samplers(pipeline), destroy_pipeline);
-  FX_TRY_GOTO(fx_calloc(&pipeline->doc_start, tokens, sizeof(int32_t)), destroy_pipeline);
-  FX_TRY_GOTO(fx_calloc(&pipeline->doc_end, tokens, sizeof(int32_t)), destroy_pipeline);
+  for (int i = 0; i < VALID_ROWS; i++)
+    FX_TRY_GOTO(fx_calloc(&pipeline->valid_rows[i], tokens, sizeof(int32_t)), destroy_pipeline);
   size_t scratch = options->attention->scratch_bytes + FX_ALIGN;
   FX_TRY_GOTO(fx_alloc_aligned(&pipeline->stage_scratch, scratch), destroy_pipeline);
   FX_TRY_GOTO(fx_alloc_aligned(&pipeline->valid_scratch, scratch), destroy_pipeline);
@@ -128,8 +130,7 @@ void fx_pipeline_destroy(fx_pipeline *pipeline) {
   if (pipeline->train_corpus) fx_corpus_destroy(pipeline->train_corpus);
   if (pipeline->valid_corpus) fx_corpus_destroy(pipeline->valid_corpus);
   if (pipeline->tokenizer) fx_tokenizer_destroy(pipeline->tokenizer);
-  free(pipeline->doc_start);
-  free(pipeline->doc_end);
+  for (int i = 0; i < VALID_ROWS; i++) free(pipeline->valid_rows[i]);
   free(pipeline->stage_scratch);
   free(pipeline->valid_scratch);
   free(pipeline);
@@ -160,7 +161,7 @@ static int64_t sampler_bytes(const fx_sampler *sampler, const fx_documents *docu
 int64_t fx_pipeline_bytes(const fx_pipeline *p) {
   const fx_config *config = p->options.config;
   const fx_attention_setup *attention = p->options.attention;
-  int64_t words = 5 * config->train.micro_batch_size * config->train.seq_length;
+  int64_t words = VALID_ROWS * config->train.micro_batch_size * config->train.seq_length;
   for (int i = 0; i < attention->num_fields; i++) words += attention->field[i].words;
   return corpus_bytes(p->train_corpus) + corpus_bytes(p->valid_corpus) +
          sampler_bytes(p->train, &p->train_documents) + sampler_bytes(p->valid, &p->valid_documents) +
@@ -176,13 +177,30 @@ static void copy_field(const fx_batch *batch, fx_inputs *inputs, int slot, const
          fx_type_bytes(&fx_inputs_info(inputs, index)->type));
 }
 
+static const char *const g_row_inputs[] = {
+    [TOKENS] = "tokens", [TARGETS] = "targets", [POSITIONS] = "positions"};
+
+/* One number a position, [B, T], into the input of that name: this rank's rows of it. */
+static void take_rows(const fx_pipeline *pipeline, const int32_t *whole, fx_inputs *inputs, int slot,
+                      const char *name) {
+  const fx_attention_setup *attention = pipeline->options.attention;
+  int32_t *rows = fx_inputs_data(inputs, slot, name);
+  if (attention->blocks < 0)
+    memcpy(rows, whole, (size_t)attention->B * (size_t)attention->T * sizeof *rows);
+  else
+    fx_context_take_rows(attention, fx_inputs_data(inputs, slot, attention->field[attention->blocks].name),
+                         whole, rows);
+}
+
 fx_status fx_pipeline_next(fx_pipeline *pipeline, fx_inputs *inputs, int slot, int64_t *valid) {
   fx_batch *batch = NULL;
   FX_TRY(fx_prefetch_next(pipeline->prefetch, &batch));
-  static const char *const names[] = {"tokens", "targets", "positions", "sample_ordinal"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) copy_field(batch, inputs, slot, names[i]);
+  copy_field(batch, inputs, slot, "sample_ordinal");
   const fx_attention_setup *attention = pipeline->options.attention;
   for (int i = 0; i < attention->num_fields; i++) copy_field(batch, inputs, slot, attention->field[i].name);
+  const int32_t *rows[] = {
+      [TOKENS] = batch->tokens, [TARGETS] = batch->targets, [POSITIONS] = batch->positions};
+  for (int i = 0; i <= POSITIONS; i++) take_rows(pipeline, rows[i], inputs, slot, g_row_inputs[i]);
   *valid = batch->global_valid;
   *(float *)fx_inputs_data(inputs, slot, "loss_factor") = *valid > 0 ? (float)(1.0 / (double)*valid) : 0.0f;
   fx_prefetch_release(pipeline->prefetch, batch);
@@ -204,26 +222,27 @@ fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_input
           samples = fx_sampler_samples_per_epoch(pipeline->valid);
   if (train->eval_iters > 0) samples = fx_min_i64(samples, train->eval_iters * train->global_batch_size);
   int64_t first = index * B * pipeline->options.dp_size + pipeline->options.dp_rank * B;
-  int32_t *tokens = fx_inputs_data(inputs, slot, "tokens"),
-          *targets = fx_inputs_data(inputs, slot, "targets");
-  int32_t *positions = fx_inputs_data(inputs, slot, "positions");
-  *valid = 0;
+  int32_t *const *rows = pipeline->valid_rows;
   for (int64_t row = 0; row < B; row++) {
-    fx_sample_view view = {tokens + row * T, targets + row * T, positions + row * T,
-                           pipeline->doc_start + row * T, pipeline->doc_end + row * T};
+    fx_sample_view view = {rows[TOKENS] + row * T, rows[TARGETS] + row * T, rows[POSITIONS] + row * T,
+                           rows[DOC_START] + row * T, rows[DOC_END] + row * T};
     bool past = first + row >= samples;
-    int64_t count = fx_sampler_sample(pipeline->valid, past ? 0 : first + row, &view);
+    fx_sampler_sample(pipeline->valid, past ? 0 : first + row, &view);
     for (int64_t t = 0; past && t < T; t++) view.targets[t] = -1;
-    *valid += past ? 0 : count;
     ((int64_t *)fx_inputs_data(inputs, slot, "sample_ordinal"))[row] = first + row;
   }
   *(float *)fx_inputs_data(inputs, slot, "loss_factor") = 1.0f;
   const fx_attention_setup *attention = pipeline->options.attention;
-  fx_attention_batch in = {tokens, positions, pipeline->doc_start, pipeline->doc_end};
+  fx_attention_batch in = {rows[TOKENS], rows[POSITIONS], rows[DOC_START], rows[DOC_END]};
   void *memory[FX_ATTENTION_MAX_FIELDS];
   for (int i = 0; i < attention->num_fields; i++)
     memory[i] = fx_inputs_data(inputs, slot, attention->field[i].name);
-  return fx_attention_fill(attention, &in, memory, pipeline->valid_scratch);
+  FX_TRY(fx_attention_fill(attention, &in, memory, pipeline->valid_scratch));
+  for (int i = 0; i <= POSITIONS; i++) take_rows(pipeline, rows[i], inputs, slot, g_row_inputs[i]);
+  const int32_t *targets = fx_inputs_data(inputs, slot, "targets");
+  *valid = 0;
+  for (int64_t i = 0; i < B * attention->rows; i++) *valid += targets[i] >= 0;
+  return FX_OK;
 }
 
 double fx_pipeline_wait_seconds(const fx_pipeline *pipeline) {

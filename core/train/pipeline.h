@@ -31,13 +31,14 @@ int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline);
 int64_t fx_pipeline_valid_tokens(const fx_pipeline *pipeline); /* 0: no validation split */
 int64_t fx_pipeline_samples_per_epoch(const fx_pipeline *pipeline);
 
-/* Takes the next training micro-batch into `slot`: all per-batch inputs and the loss factor (1 / valid
+/* Takes the next training micro-batch into `slot`: all per-batch inputs (ranks that share a sequence draw the
+ * same samples, and each takes its rows of them) and the loss factor (1 / valid
  * targets of the global batch, 0 when there are none). *valid: targets of the global batch. */
 fx_status fx_pipeline_next(fx_pipeline *pipeline, fx_inputs *inputs, int slot, int64_t *valid);
 
 /* Validation, dealt over dp in the same way: batch `index` of this rank into `slot`, loss factor 1. Samples
  * past the end of the split are masked. count: how many batches every rank walks, from eval_iters (global
- * batches; 0: the whole split). */
+ * batches; 0: the whole split). *valid: targets of this rank's rows. */
 int64_t fx_pipeline_valid_batches(const fx_pipeline *pipeline);
 fx_status fx_pipeline_valid_batch(fx_pipeline *pipeline, int64_t index, fx_inputs *inputs, int slot,
                                   int64_t *valid);

@@ -32,7 +32,7 @@ static fx_status load(fx_trainer *run, const char *path) {
   fx_ckpt *ckpt = NULL;
   fx_region_list list = {0};
   const fx_params *params = &run->model->params;
-  size_t bytes = 3 * (size_t)params->numel * sizeof(float);
+  size_t bytes = 3 * (size_t)params->num_own * sizeof(float);
   float *copy = NULL; /* of a state that the host cannot touch */
   fx_status status = FX_OK;
   FX_TRY(fx_ckpt_open(path, &ckpt));
@@ -40,7 +40,7 @@ static fx_status load(fx_trainer *run, const char *path) {
     FX_TRY_GOTO(fx_alloc_aligned(&copy, bytes), close_ckpt);
     memset(copy, 0, bytes); /* padding */
   }
-  FX_TRY_GOTO(fx_trainer_regions(run, copy, &list), close_ckpt);
+  FX_TRY_GOTO(fx_trainer_regions(run, copy, false, &list), close_ckpt);
   FX_TRY_GOTO(fx_ckpt_read(ckpt, list.region, list.count), close_ckpt);
   if (copy) FX_TRY_GOTO(fx_trainer_copy_state(run, copy, false), close_ckpt);
   const fx_ckpt_state *state = fx_ckpt_state_get(ckpt);

@@ -19,54 +19,6 @@ enum {
   WRITER_PERCENT = 12
 }; /* of a core: a step that it overlaps may slow by about as much */
 
-/* ---- regions ---- */
-
-void fx_regions_fini(fx_region_list *list) {
-  free(list->region);
-  free(list->path);
-  memset(list, 0, sizeof *list);
-}
-
-fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list) {
-  const fx_params *params = &run->model->params;
-  FX_ASSERT(copy || fx_params_on_host(params));
-  const struct {
-    const char *prefix;
-    float *flat;
-  } parts[] = {{"/model/", copy ? copy : params->weight},
-               {"/optimizer/exp_avg/", copy ? copy + params->numel : params->exp_avg},
-               {"/optimizer/exp_avg_sq/", copy ? copy + 2 * params->numel : params->exp_avg_sq}};
-  memset(list, 0, sizeof *list);
-  size_t capacity = 3 * (size_t)params->num_params;
-  FX_TRY(fx_calloc(&list->region, capacity, sizeof *list->region));
-  FX_TRY(fx_calloc(&list->path, capacity, sizeof *list->path));
-  for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
-    for (int64_t i = 0; i < params->num_params; i++) {
-      const fx_param *p = &params->param[i];
-      fx_ckpt_region *region = &list->region[list->count];
-      snprintf(list->path[list->count], FX_CKPT_PATH_BYTES, "%s%s", parts[k].prefix, p->name);
-      *region = (fx_ckpt_region){.path = list->path[list->count], .dtype = FX_F32, .ndim = p->ndim};
-      for (int d = 0; d < p->ndim; d++) {
-        region->dim[d] = p->dim[d];
-        region->start[d] = p->start[d];
-        region->count[d] = p->count[d];
-      }
-      region->data = fx_param_data(params, p, parts[k].flat);
-      list->count++;
-    }
-  return FX_OK;
-}
-
-fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host) {
-  const fx_params *params = &run->model->params;
-  float *flat[] = {params->weight, params->exp_avg, params->exp_avg_sq};
-  for (int i = 0; i < 3; i++) {
-    float *part = copy + i * params->numel;
-    FX_TRY(to_host ? fx_params_download(params, flat[i], part) : fx_params_upload(params, flat[i], part));
-  }
-  return FX_OK;
-}
-
 /* ---- the parts of a save ---- */
 
 /* What the collectives of a save say of the disk is agreed (checkpoint.h); what they say of memory or of the
@@ -79,6 +31,7 @@ static fx_status note_failure(fx_trainer *run, fx_status status) {
 static fx_status run_begin(void *arg, void *stream) {
   fx_trainer *run = arg;
   fx_saver *saver = &run->saver;
+  bool zero = run->model->params.zero > 0; /* what is shared is dealt out in the regions */
   (void)stream;
   fx_ckpt_state state = {.step = fx_trainer_iteration(run),
                          .consumed_samples = run->consumed_samples,
@@ -86,8 +39,9 @@ static fx_status run_begin(void *arg, void *stream) {
                          .skipped = run->skipped,
                          .loss_scale = 1.0};
   return fx_ckpt_save_begin(run->job->control, run->config->checkpoint.dir, &state, saver->config_text,
-                            saver->regions.region, saver->regions.count, run->topology->dp_rank,
-                            run->topology->dp, &saver->writer);
+                            saver->regions.region, saver->regions.count,
+                            zero ? 0 : run->topology->comm.dp_cp->rank,
+                            zero ? 1 : run->topology->comm.dp_cp->size, &saver->writer);
 }
 
 static fx_status begin(fx_trainer *run, float *snapshot) {
@@ -95,7 +49,7 @@ static fx_status begin(fx_trainer *run, float *snapshot) {
   saver->step = fx_trainer_iteration(run);
   saver->config_text = fx_config_print(run->config);
   fx_status status = saver->config_text ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory");
-  if (status == FX_OK) status = fx_trainer_regions(run, snapshot, &saver->regions);
+  if (status == FX_OK) status = fx_trainer_regions(run, snapshot, true, &saver->regions);
   if (status == FX_OK)
     status = note_failure(run, fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_begin, run));
   free(saver->config_text);
@@ -163,7 +117,7 @@ static fx_status present_state(const fx_trainer *run, float **copy, float **own)
   if (fx_params_on_host(&run->model->params)) return FX_OK;
   *copy = run->snapshot;
   if (!*copy) {
-    FX_TRY(fx_alloc_aligned(own, 3 * (size_t)run->model->params.numel * sizeof **own));
+    FX_TRY(fx_alloc_aligned(own, 3 * (size_t)run->model->params.num_own * sizeof **own));
     *copy = *own;
   }
   return fx_trainer_copy_state(run, *copy, true);

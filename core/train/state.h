@@ -49,13 +49,18 @@ typedef struct fx_trainer {
   fx_trace *trace;
   int64_t consumed_samples, optimizer_step, skipped; /* with the weights: the state of training */
   int64_t bad_in_a_row;
-  float *snapshot; /* [3 * numel], or NULL when nothing is saved beside training */
+  float *snapshot; /* [3 * num_own], or NULL when nothing is saved beside training */
   fx_saver saver;
-  fx_memory_account memory; /* rank 0 */
-  char *resumed_from;       /* path of the step that this run started from, or NULL */
+  fx_memory_account memory;
+  double peak_flops;  /* of a rank's GPU, nominal; 0: unknown, or a CPU */
+  char *resumed_from; /* path of the step that this run started from, or NULL */
   bool saved_since_start, stopped;
   bool failed_together; /* the failure is a save's, which every rank has learnt */
   double tokens, seconds, last_loss, last_valid_loss;
+  struct {
+    bool wanted;
+    double launched_s[3], recorded_s[3]; /* of steps each way */
+  } recording;
 } fx_trainer;
 
 static inline int64_t fx_trainer_iteration(const fx_trainer *run) {
@@ -66,18 +71,26 @@ static inline int64_t fx_trainer_iteration(const fx_trainer *run) {
 fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine);
 fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets);
 
+/* recording.c: makes the choice between recordings and launched kernels over the first steps. step: after
+ * step number `done` of this process (from 1), which took `seconds`; collective in the step that decides. */
+void fx_trainer_recording_begin(fx_trainer *run);
+fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double seconds);
+
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);
 
-/* save.c. regions: of a copy [3 * numel] of the state (weights, both moments), or, on the host, of the live
- * one (NULL). copy_state: between such a copy and the state. save, start and finish are collective: the same
+/* regions.c. regions: of a copy [3 * num_own] of what this rank keeps (weights, both moments), or, on the
+ * host, of the live state (NULL); to save, which leaves out what another rank owns, or to load. copy_state:
+ * between such a copy and the state. */
+fx_status fx_trainer_regions(const fx_trainer *run, float *copy, bool save, fx_region_list *list);
+fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
+void fx_regions_fini(fx_region_list *list);
+
+/* save.c. save, start and finish are collective: the same
  * calls in the same steps on every rank. save: writes the present state and returns when it is a checkpoint.
  * start: after an update_snapshot, begins a save beside training. written: this rank's part is on disk.
  * finish: waits for the save in flight and completes it. abandon: local; waits for the thread and drops the
  * save (after an error elsewhere). */
-fx_status fx_trainer_regions(const fx_trainer *run, float *copy, fx_region_list *list);
-fx_status fx_trainer_copy_state(const fx_trainer *run, float *copy, bool to_host);
-void fx_regions_fini(fx_region_list *list);
 fx_status fx_trainer_save(fx_trainer *run);
 fx_status fx_trainer_save_start(fx_trainer *run);
 bool fx_trainer_save_written(const fx_trainer *run);

@@ -10,8 +10,7 @@
 
 enum {
   MAX_PLANS = 64,
-  STEP_SLOTS = 4,          /* slots of runtime inputs at most */
-  DEFAULT_BUCKET = 4 << 20 /* 16 MiB: long enough to hide latency, short enough to overlap */
+  STEP_SLOTS = 4 /* slots of runtime inputs at most */
 };
 
 struct fx_stepper {
@@ -39,7 +38,7 @@ const char *fx_phase_name(fx_phase phase) {
 
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention) {
   static const char *const per_token[] = {"tokens", "targets", "positions"};
-  int64_t B = attention->B, T = attention->T;
+  int64_t B = attention->B, T = attention->rows;
   for (size_t i = 0; i < sizeof per_token / sizeof per_token[0]; i++)
     FX_TRY(fx_inputs_add(inputs, per_token[i], fx_type_2d(FX_I32, B, T)));
   FX_TRY(fx_inputs_add(inputs, "sample_ordinal", fx_type_1d(FX_I64, B)));
@@ -52,10 +51,10 @@ fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *at
 }
 
 fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
-  size_t bytes = 3 * (size_t)model->params.numel * sizeof(float);
+  size_t bytes = 3 * (size_t)model->params.num_own * sizeof(float);
   void *memory = NULL;
   if (model->params.device)
-    FX_TRY(fx_device_alloc_shared(model->params.device, FX_PLACE_HOST, bytes, &memory));
+    FX_TRY(fx_device_alloc_host(model->params.device, bytes, &memory));
   else
     FX_TRY(fx_alloc_aligned(&memory, bytes));
   memset(memory, 0, bytes);
@@ -65,7 +64,7 @@ fx_status fx_step_snapshot_create(const fx_model *model, float **out) {
 
 void fx_step_snapshot_destroy(const fx_model *model, float *snapshot) {
   if (model && model->params.device)
-    fx_device_release_shared(model->params.device, FX_PLACE_HOST, snapshot);
+    fx_device_release_host(model->params.device, snapshot);
   else
     free(snapshot);
 }
@@ -73,7 +72,7 @@ void fx_step_snapshot_destroy(const fx_model *model, float *snapshot) {
 /* Results are written by the device and read by the host. */
 static fx_status allocate_result(fx_device *device, size_t count, float **out) {
   void *memory = NULL;
-  FX_TRY(fx_device_alloc_shared(device, FX_PLACE_HOST, count * sizeof(float), &memory));
+  FX_TRY(fx_device_alloc_host(device, count * sizeof(float), &memory));
   *out = memory;
   return FX_OK;
 }
@@ -83,7 +82,6 @@ fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out) {
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&stepper, 1, sizeof *stepper));
   stepper->config = *config;
-  if (!stepper->config.bucket_elements) stepper->config.bucket_elements = DEFAULT_BUCKET;
   stepper->capacity = config->B * config->T;
   fx_step_results *r = &stepper->results;
   void *signal = NULL;
@@ -117,7 +115,7 @@ void fx_stepper_destroy(fx_stepper *stepper) {
   float *results[] = {stepper->results.loss, stepper->results.grad_norm, stepper->results.nll,
                       stepper->results.logits};
   for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
-    fx_device_release_shared(stepper->config.device, FX_PLACE_HOST, results[i]);
+    fx_device_release_host(stepper->config.device, results[i]);
   free(stepper);
 }
 
@@ -133,7 +131,8 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
   key.dtype = (uint64_t)c->model->params.dtype;
   key.variant = fx_hash64_text(stepper->config.attention->text);
   key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
-  key.topology = fx_hash64_text(c->topology ? c->topology : "");
+  int zero = c->model->params.zero;
+  key.topology = fx_hash64(&zero, sizeof zero, fx_hash64_text(c->topology ? c->topology : ""));
   key.threads = (uint64_t)c->device->threads;
   key.isa = fx_hash64_text(c->device->isa);
   key.mode = (uint64_t)c->mode;
@@ -225,11 +224,16 @@ fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
 }
 
 fx_status fx_stepper_refresh(fx_stepper *stepper) {
-  fx_phase phase = FX_PHASE_REFRESH;
-  if (!stepper->config.model->params.compute) return FX_OK;
-  FX_TRY(fx_stepper_prepare(stepper, &phase, 1));
+  const fx_params *params = &stepper->config.model->params;
+  fx_phase phases[2];
+  int count = 0;
+  if (params->compute) phases[count++] = FX_PHASE_REFRESH;
+  if (params->zero) phases[count++] = FX_PHASE_GATHER;
+  if (count == 0) return FX_OK;
+  FX_TRY(fx_stepper_prepare(stepper, phases, count));
   FX_TRY(fx_stepper_bind(stepper));
-  return fx_stepper_run(stepper, phase, 0);
+  for (int i = 0; i < count; i++) FX_TRY(fx_stepper_run(stepper, phases[i], 0));
+  return FX_OK;
 }
 
 void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched) {
@@ -254,12 +258,17 @@ size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
 
 void fx_stepper_account(const fx_stepper *stepper, fx_memory_account *account) {
   const fx_step_config *c = &stepper->config;
-  account->params = 4 * c->model->params.numel * (int64_t)sizeof(float);
-  if (c->model->params.compute) account->params += c->model->params.numel * (int64_t)sizeof(uint16_t);
+  const fx_params *p = &c->model->params;
+  const int64_t element = (int64_t)sizeof(float);
+  account->weights =
+      p->compute ? p->num_own * element + p->numel * (int64_t)sizeof(uint16_t) : p->numel * element;
+  account->gradients = p->num_own * element + (p->grad_whole ? p->num_sharded * element : 0);
+  account->moments = 2 * p->num_own * element;
+  account->gpu = c->device->backend != FX_BACKEND_CPU;
   account->arena = (int64_t)fx_stepper_arena_bytes(stepper);
   account->arena_bound = (int64_t)fx_stepper_arena_bound(stepper);
   account->inputs = 2 * (int64_t)fx_inputs_slot_bytes(c->inputs);
-  account->snapshot = c->snapshot ? 3 * c->model->params.numel * (int64_t)sizeof(float) : 0;
+  account->snapshot = c->snapshot ? 3 * p->num_own * element : 0;
 }
 
 fx_plan_cache *fx_stepper_cache(fx_stepper *stepper) {
@@ -271,7 +280,7 @@ const char *fx_stepper_miss_reason(const fx_stepper *stepper) {
 
 fx_status fx_stepper_reconfigure(fx_stepper *stepper, const fx_attention_setup *attention,
                                  fx_inputs *inputs) {
-  int64_t B = attention->B, T = attention->T;
+  int64_t B = attention->B, T = attention->rows;
   if (B * T > stepper->capacity)
     return fx_error(FX_ERR_SHAPE, "%lld x %lld tokens do not fit a step made for %lld", (long long)B,
                     (long long)T, (long long)stepper->capacity);

@@ -8,6 +8,8 @@
  *   update        global norm, clip, AdamW
  *   update_snapshot  the same, and the new state is copied aside for a checkpoint
  *   refresh       the compute copy of the weights from their masters, after these were filled
+ *   gather        under ZeRO: the weights that other ranks keep. The first micro-batch of a step begins so
+ *                 too; eval and logits do not, for they run many times with the same weights
  *   eval          forward; loss and per-token negative log-likelihood
  *   logits        forward; logits of every position (tests, generation)
  *
@@ -33,7 +35,8 @@ extern "C" {
   X(UPDATE_SNAPSHOT, "update_snapshot") \
   X(REFRESH, "refresh")                 \
   X(EVAL, "eval")                       \
-  X(LOGITS, "logits")
+  X(LOGITS, "logits")                   \
+  X(GATHER, "gather")
 
 typedef enum fx_phase {
 #define FX_PHASE_ENUM(name, text) FX_PHASE_##name,
@@ -61,25 +64,25 @@ typedef struct fx_step_results {
 typedef struct fx_step_config {
   const fx_model *model;
   int64_t B, T;
-  const fx_attention_setup *attention; /* borrowed; of these B and T */
+  const fx_attention_setup *attention; /* borrowed; of B samples and T rows */
   const char *topology;
-  fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded */
+  fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded. Under
+                  ZeRO the ranks that share the state */
   fx_inputs *inputs;
   fx_device *device;
   fx_exec_mode mode;
   bool poison;      /* tests */
   bool keep_logits; /* allocate results.logits */
-  float *snapshot;  /* [3 * params.numel]: weights, exp_avg, exp_avg_sq of update_snapshot; NULL without that
-                       phase */
+  float *snapshot;  /* [3 * params.num_own]: weights, exp_avg, exp_avg_sq of update_snapshot, packed; NULL
+                       without that phase */
   const fx_log *log;
-  int64_t bucket_elements; /* gradient elements a dp reduction at least; 0: the default */
 } fx_step_config;
 
 typedef struct fx_stepper fx_stepper;
 
 /* Declares the runtime inputs of a step (the caller then allocates them): tokens, targets, positions int32
- * [B, T]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; the
- * fields of the attention setup, which says what B and T are. */
+ * [B, rows]; sample_ordinal int64 [B]; iteration, optimizer_step int64 [1]; loss_factor, lr float32 [1]; the
+ * fields of the attention setup, which says what B and rows are. */
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention);
 
 /* Memory for fx_step_config.snapshot, touched, so that nothing grows later; of the model's device. */
@@ -103,8 +106,8 @@ fx_status fx_stepper_wait_slot(fx_stepper *stepper, int slot);
 fx_status fx_stepper_wait(fx_stepper *stepper);
 /* Launches and waits. */
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
-/* To be called after the weights were filled from outside and before the next run: brings the compute copy
- * up to date; nothing where there is none. */
+/* To be called after the weights were filled from outside and before the next run: brings the compute copy,
+ * where there is one, up to date. Under ZeRO collective over dp: the weights of other ranks follow, too. */
 fx_status fx_stepper_refresh(fx_stepper *stepper);
 /* As fx_plan_launch_kernels, for every plan made so far. */
 void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched);

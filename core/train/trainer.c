@@ -12,8 +12,8 @@
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
-#include "core/train/threads.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
 #include "parallel/agree.h"
 
@@ -63,23 +63,9 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
 
 /* ---- set-up ---- */
 
-static fx_status create_device(fx_trainer *run) {
-  fx_control *control = run->job->control;
-  int threads = (int)run->config->runtime.threads;
-  fx_affinity mine = fx_affinity_get();
-  char *all = NULL;
-  int64_t *offsets = NULL;
-  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
-  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, FX_CONTROL_TIMEOUT_MS);
-  free(offsets);
-  if (status != FX_OK) return status;
-  const fx_affinity *ranks = (const fx_affinity *)(const void *)all;
-  int automatic =
-      fx_affinity_threads(ranks, control->size, control->rank, control->rank == 0 ? run->job->log : NULL);
-  if (threads == FX_CONFIG_AUTO) threads = automatic;
-  status = fx_device_choose(run->config, ranks, control->size, control->rank, threads, &run->device);
-  free(all);
-  return fx_control_agree_status(control, status, FX_CONTROL_TIMEOUT_MS);
+static int64_t gpu_in_use(const fx_trainer *run) {
+  size_t used = 0, total = 0;
+  return fx_device_memory_info(run->device, &used, &total) == FX_OK ? (int64_t)used : 0;
 }
 
 static bool saves_beside(const fx_trainer *run) {
@@ -101,7 +87,8 @@ static void warn_of_interpreters(const fx_trainer *run) {
 static fx_status create_stepper(fx_trainer *run) {
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
-  FX_TRY(fx_attention_setup_create(config, run->device->backend, B, T, &run->attention));
+  FX_TRY(fx_attention_setup_create_for(config, run->device->backend, B, T, run->topology->cp,
+                                       run->topology->cp_rank, &run->attention));
   warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));
@@ -109,7 +96,7 @@ static fx_status create_stepper(fx_trainer *run) {
   if (saves_beside(run)) FX_TRY(fx_step_snapshot_create(run->model, &run->snapshot));
   fx_step_config step = {.model = run->model,
                          .B = B,
-                         .T = T,
+                         .T = run->attention->rows,
                          .attention = run->attention,
                          .topology = run->topology_text,
                          .dp = run->topology->comm.dp_cp,
@@ -144,6 +131,7 @@ static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT])
   phases[count++] = FX_PHASE_UPDATE;
   if (run->snapshot) phases[count++] = FX_PHASE_UPDATE_SNAPSHOT;
   if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;
+  if (run->model->params.zero) phases[count++] = FX_PHASE_GATHER;
   return count;
 }
 
@@ -175,17 +163,24 @@ static fx_status capture(fx_trainer *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
+  int64_t before = gpu_in_use(run);
   status = fx_stepper_bind(run->stepper);
   if (status == FX_OK) status = fx_stepper_refresh(run->stepper);
+  int64_t grown = gpu_in_use(run) - before - (int64_t)fx_stepper_arena_bytes(run->stepper);
+  run->memory.gpu_comm = run->job->control->size > 1 && grown > 0 ? grown : 0;
+  fx_trainer_recording_begin(run);
   return fx_trainer_barrier_status(run, status);
 }
 
 static void describe(fx_trainer *run) {
   const fx_config_train *train = &run->config->train;
   char memory[FX_MEMORY_TEXT];
-  char compute[64] = "GPU";
+  char compute[96];
   if (run->device->backend == FX_BACKEND_CPU)
     snprintf(compute, sizeof compute, "%d threads a rank", run->device->threads);
+  else
+    snprintf(compute, sizeof compute, "%.60s, %s", run->device->name,
+             fx_dtype_name(run->model->params.dtype));
   fx_info(run->job->log,
           "%lld parameters | %s | %s, %s, %s | %lld x %lld tokens a step in %lld micro-batches",
           (long long)fx_model_num_params(run->model), run->topology_text, compute, run->device->isa,
@@ -195,6 +190,12 @@ static void describe(fx_trainer *run) {
           (long long)fx_pipeline_train_tokens(run->pipeline),
           (long long)fx_pipeline_samples_per_epoch(run->pipeline),
           (long long)fx_pipeline_valid_tokens(run->pipeline), run->attention->text);
+  if (run->peak_flops > 0)
+    fx_info(run->job->log, "MFU is of %.0f TFLOP/s a GPU (%s, %s)", run->peak_flops / 1e12, run->device->name,
+            fx_dtype_name(run->model->params.dtype));
+  else if (run->device->backend != FX_BACKEND_CPU)
+    fx_info(run->job->log, "MFU n/a: the peak of %s in %s is not known", run->device->name,
+            fx_dtype_name(run->model->params.dtype));
   fx_stepper_account(run->stepper, &run->memory);
   run->memory.data = fx_pipeline_bytes(run->pipeline);
   fx_memory_print(&run->memory, memory);
@@ -206,11 +207,12 @@ static void describe_peak(const fx_trainer *run) {
   size_t used = 0, total = 0;
   if (run->job->control->rank != 0) return;
   if (fx_device_memory_info(run->device, &used, &total) == FX_OK && total > 0)
-    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, contexts and other processes included",
-            (double)used / 1048576.0, (double)total / 1048576.0);
+    fx_info(run->job->log, "GPU memory in use %.1f of %.1f MiB, %+.1f%% of what was planned",
+            (double)used / 1048576.0, (double)total / 1048576.0,
+            fx_memory_excess_percent(fx_memory_planned_gpu(&run->memory), (int64_t)used));
   else if (peak > 0)
     fx_info(run->job->log, "memory at most resident (VmHWM) %.1f MiB, %+.1f%% of what was planned",
-            (double)peak / 1048576.0, fx_memory_excess_percent(&run->memory, peak));
+            (double)peak / 1048576.0, fx_memory_excess_percent(fx_memory_planned(&run->memory), peak));
 }
 
 static fx_status create_data(fx_trainer *run) {
@@ -235,12 +237,21 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
-  FX_TRY(create_device(run));
+  FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
+  run->memory.gpu_start = gpu_in_use(run);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
+  FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));
   fx_topology_shape shape = {run->topology->tp, run->topology->cp, run->topology->dp};
   fx_topology_text(shape, run->topology_text, sizeof run->topology_text);
-  FX_TRY(fx_trainer_barrier_status(run, fx_model_create_on(run->config, run->device, &run->model)));
+  FX_TRY(fx_trainer_barrier_status(run,
+                                   fx_model_create_on(run->config, run->device, run->topology, &run->model)));
+  if (run->model->params.zero)
+    snprintf(run->topology_text + strlen(run->topology_text),
+             sizeof run->topology_text - strlen(run->topology_text), " zero:%d", run->model->params.zero);
+  run->peak_flops = run->device->backend == FX_BACKEND_CPU
+                        ? 0
+                        : fx_device_peak(run->device->name, run->model->params.dtype);
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
@@ -311,11 +322,13 @@ static fx_status run_step(fx_trainer *run, double lr) {
   return FX_OK;
 }
 
-/* Sum of nll and number of targets over the split; terms are added in rank order. */
+/* Sum of nll and number of targets over the split; terms are added in rank order. Tensor-parallel ranks have
+ * the same terms. */
 static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   const fx_step_results *results = fx_stepper_results(run->stepper);
-  int64_t tokens = run->config->train.micro_batch_size * run->config->train.seq_length;
+  int64_t tokens = run->config->train.micro_batch_size * run->attention->rows;
   double mine[2] = {0, 0}, total[2] = {0, 0};
+  if (run->model->params.zero) FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_GATHER, 0));
   for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {
     int64_t valid = 0;
     FX_TRY(fx_pipeline_valid_batch(run->pipeline, i, run->inputs, 0, &valid));
@@ -328,7 +341,7 @@ static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets));
   fx_status status = fx_trainer_gather(run, mine, sizeof mine, &all, offsets);
-  for (int r = 0; status == FX_OK && r < size; r++) {
+  for (int r = 0; status == FX_OK && r < size; r += run->topology->tp) {
     double theirs[2];
     memcpy(theirs, all + offsets[r], sizeof theirs);
     total[0] += theirs[0];
@@ -352,8 +365,12 @@ static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seco
                         .grad_norm = (double)*results->grad_norm,
                         .tokens_per_s = seconds > 0 ? tokens / seconds : 0,
                         .step_ms = 1000 * seconds / (double)steps,
+                        .mfu = NAN,
                         .consumed_samples = run->consumed_samples,
                         .skipped = run->skipped};
+  if (run->peak_flops > 0)
+    row.mfu = fx_model_flops_per_token(run->model, config->train.seq_length) * row.tokens_per_s /
+              (run->peak_flops * run->job->control->size);
   return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
 }
 
@@ -415,6 +432,7 @@ static fx_status loop(fx_trainer *run) {
       run->tokens += tokens;
       run->seconds += took;
     }
+    FX_TRY(fx_trainer_recording_step(run, done, took));
     int64_t step = fx_trainer_iteration(run);
     if (step % train->log_interval == 0 || step == train->iters || run->bad_in_a_row > 0) {
       FX_TRY(log_step(run, lr, steps, seconds));

@@ -12,7 +12,8 @@ extern "C" {
 #endif
 
 /* What an observer of a run sees between the backward and the update of a step: reduced gradients, weights
- * before the update, the loss. Everything is borrowed. */
+ * before the update, the loss. Everything is borrowed. Under ZeRO a rank has its part of the gradient
+ * (parallel/zero.h says which), and only the slices of weights that it keeps are sure to be new. */
 typedef struct fx_step_view {
   int64_t iteration; /* from 0 */
   double loss;

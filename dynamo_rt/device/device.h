@@ -12,6 +12,7 @@
 #ifndef FX_DYNAMO_RT_DEVICE_DEVICE_H
 #define FX_DYNAMO_RT_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,10 +41,6 @@ typedef enum fx_lane {
 
 const char *fx_lane_name(fx_lane lane);
 
-/* Memory that host and device both address: near the host (runtime inputs, results), or near the device
- * (weights, whose bytes the host reads only for checkpoints). */
-typedef enum fx_place { FX_PLACE_HOST, FX_PLACE_DEVICE } fx_place;
-
 typedef struct fx_device fx_device;
 typedef struct fx_event fx_event;
 typedef struct fx_recording fx_recording; /* work of the lanes, recorded once, run as one: a CUDA graph */
@@ -53,10 +50,13 @@ typedef struct fx_device_vtable {
   const char *name;
   fx_status (*alloc)(fx_device *device, size_t bytes, void **out);
   void (*release)(fx_device *device, void *memory);
-  fx_status (*alloc_shared)(fx_device *device, fx_place place, size_t bytes, void **out);
-  void (*release_shared)(fx_device *device, fx_place place, void *memory);
+  fx_status (*alloc_host)(fx_device *device, size_t bytes, void **out);
+  void (*release_host)(fx_device *device, void *memory);
   fx_status (*memory_info)(fx_device *device, size_t *used, size_t *total);
   fx_status (*launch)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg);
+  /* Launches, waits for the task alone and says how long it took by the device's clock; NULL: the host's
+   * clock is right. */
+  fx_status (*launch_timed)(fx_device *device, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns);
   fx_status (*event_create)(fx_device *device, fx_event **out);
   void (*event_destroy)(fx_device *device, fx_event *event);
   fx_status (*event_record)(fx_device *device, fx_lane lane, fx_event *event);
@@ -72,6 +72,9 @@ typedef struct fx_device_vtable {
   void (*recording_destroy)(fx_device *device, fx_recording *recording);
   fx_status (*copy)(fx_device *device, fx_lane lane, void *to, const void *from, size_t bytes);
   fx_status (*fill)(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes);
+  /* Whether the first product of a shape times several algorithms, so that two runs may take different ones
+   * and round differently; NULL: there is nothing to choose. */
+  void (*autotune)(fx_device *device, bool on);
   void (*destroy)(fx_device *device);
 } fx_device_vtable;
 
@@ -82,6 +85,7 @@ struct fx_device {
   const char *isa;  /* "avx512", "avx2", "sse2" or "sm_90": a plan key field */
   const void *gemm; /* borrowed by kernels: the fx_gemm provider of a CPU, the fx_cuda_context of a GPU */
   const char *gemm_name; /* "oneDNN 2.6.3", "cuBLASLt 13.0.2" */
+  const char *name;      /* of the product, "NVIDIA H200"; "CPU" */
   int comm_delay_us;     /* tests: sleep before every task of a communication lane */
 };
 
@@ -102,12 +106,13 @@ static inline fx_status fx_device_alloc(fx_device *device, size_t bytes, void **
 static inline void fx_device_release(fx_device *device, void *memory) {
   if (memory) device->vtable->release(device, memory);
 }
-/* Content undefined; the host may touch it while no task that does is in flight. */
-static inline fx_status fx_device_alloc_shared(fx_device *device, fx_place place, size_t bytes, void **out) {
-  return device->vtable->alloc_shared(device, place, bytes, out);
+/* Memory of the host that kernels address too (pinned for a GPU): runtime inputs, results. Content undefined;
+ * the host may touch it while no task that does is in flight. */
+static inline fx_status fx_device_alloc_host(fx_device *device, size_t bytes, void **out) {
+  return device->vtable->alloc_host(device, bytes, out);
 }
-static inline void fx_device_release_shared(fx_device *device, fx_place place, void *memory) {
-  if (memory) device->vtable->release_shared(device, place, memory);
+static inline void fx_device_release_host(fx_device *device, void *memory) {
+  if (memory) device->vtable->release_host(device, memory);
 }
 /* Bytes of the device's own memory that all its users hold, and that it has; 0 and 0 where it is the host's.
  */

@@ -106,13 +106,13 @@ static void cpu_release(fx_device *base, void *memory) {
   free(memory);
 }
 
-static fx_status cpu_alloc_shared(fx_device *base, fx_place place, size_t bytes, void **out) {
-  (void)base, (void)place;
+static fx_status cpu_alloc_host(fx_device *base, size_t bytes, void **out) {
+  (void)base;
   return fx_alloc_aligned(out, bytes);
 }
 
-static void cpu_release_shared(fx_device *base, fx_place place, void *memory) {
-  (void)base, (void)place;
+static void cpu_release_host(fx_device *base, void *memory) {
+  (void)base;
   free(memory);
 }
 
@@ -214,8 +214,8 @@ static const fx_device_vtable g_cpu_vtable = {
     .name = "cpu",
     .alloc = cpu_alloc,
     .release = cpu_release,
-    .alloc_shared = cpu_alloc_shared,
-    .release_shared = cpu_release_shared,
+    .alloc_host = cpu_alloc_host,
+    .release_host = cpu_release_host,
     .memory_info = cpu_memory_info,
     .launch = cpu_launch,
     .event_create = cpu_event_create,
@@ -251,6 +251,7 @@ fx_status fx_device_create_cpu(int threads, const char *gemm_provider, fx_device
                              .threads = threads,
                              .isa = detect_isa(),
                              .gemm = gemm,
+                             .name = "CPU",
                              .gemm_name = fx_gemm_name(gemm)};
   pthread_mutex_init(&device->mutex, NULL);
   pthread_cond_init(&device->changed, NULL);

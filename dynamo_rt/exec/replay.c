@@ -2,22 +2,31 @@
 /* Replay: walk the steps, wait where the schedule says so, launch. Allocates nothing. */
 #include "dynamo_rt/plan/plan_internal.h"
 
+/* A span where the host's clock is not the device's comes from launch_traced. */
 fx_status fx_step_run(void *arg, void *stream) {
   fx_step *step = arg;
   const fx_plan *plan = step->plan;
   const fx_node *node = &plan->graph->nodes[step->node];
-  int64_t begin = plan->trace ? fx_now_ns() : 0;
+  bool traced = plan->trace && !plan->device->vtable->launch_timed;
+  int64_t begin = traced ? fx_now_ns() : 0;
   step->args.stream = stream;
   fx_status status = node->op->kernel[plan->device->backend](&step->args);
-  /* On a GPU the kernel has only been queued: a traced step waits for each, and loses its overlap. */
-  if (status == FX_OK && plan->trace && plan->device->backend != FX_BACKEND_CPU)
-    status = fx_device_sync(plan->device);
-  if (plan->trace)
+  if (traced)
     fx_trace_add(plan->trace,
                  (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, fx_now_ns()});
   return status == FX_OK
              ? FX_OK
              : fx_error_prefix(status, "%s (recorded at %s:%d)", node->op->name, node->file, node->line);
+}
+
+/* Alone on the device: its time is right, the overlap of lanes is lost. */
+static fx_status launch_traced(fx_plan *plan, fx_step *step) {
+  const fx_node *node = &plan->graph->nodes[step->node];
+  int64_t begin = fx_now_ns(), took = 0;
+  FX_TRY(plan->device->vtable->launch_timed(plan->device, step->lane, fx_step_run, step, &took));
+  fx_trace_add(plan->trace,
+               (fx_trace_span){node->op->name, (int32_t)step->lane, node->layer, begin, begin + took});
+  return FX_OK;
 }
 
 /* Blocks whose last step this was. A communication step may still be running: it is waited for, so poisoning
@@ -41,7 +50,10 @@ fx_status fx_exec_launch(fx_plan *plan, int slot) {
       if (step->wait[l] >= 0)
         FX_TRY(device->vtable->event_wait(device, step->lane, plan->steps[step->wait[l]].event));
     step->args.slot = inputs;
-    FX_TRY(device->vtable->launch(device, step->lane, fx_step_run, step));
+    if (plan->trace && device->vtable->launch_timed)
+      FX_TRY(launch_traced(plan, step));
+    else
+      FX_TRY(device->vtable->launch(device, step->lane, fx_step_run, step));
     if (step->event) FX_TRY(device->vtable->event_record(device, step->lane, step->event));
     if (plan->options.poison) FX_TRY(poison_dead(plan, i));
   }

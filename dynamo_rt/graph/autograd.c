@@ -36,7 +36,8 @@ static void mark_needed(tape *t, const fx_value *wrt, int count, int64_t num_nod
     bool needed = false;
     for (int i = 0; i < node->op->max_in; i++) needed |= node->in[i] != FX_NONE && t->needed[node->in[i]];
     if (!node->op->vjp && fx_slice_column(node) < 0) needed = false;
-    for (int i = 0; needed && i < node->op->num_out; i++) t->needed[node->out[i]] = true;
+    for (int i = 0; needed && i < node->op->num_out; i++)
+      if (node->out[i] != FX_NONE) t->needed[node->out[i]] = true;
   }
 }
 
@@ -94,27 +95,51 @@ static fx_status visit(tape *t, int64_t index) {
   return fx_graph_status(t->graph);
 }
 
-fx_status fx_autograd(fx_graph *graph, fx_value loss, const fx_value *wrt, int count, fx_value *grads) {
+/* The node that reads `value` first: once backward is through with it, nothing is added any more. -1: none. */
+static int64_t first_reader(const fx_graph *graph, fx_value value, int64_t num_nodes) {
+  for (int64_t n = 0; n < num_nodes; n++)
+    for (int i = 0; i < graph->nodes[n].op->max_in; i++)
+      if (graph->nodes[n].in[i] == value) return n;
+  return -1;
+}
+
+fx_status fx_autograd_each(fx_graph *graph, fx_value loss, const fx_value *wrt, int count,
+                           fx_autograd_ready ready, void *ctx) {
   FX_TRY(fx_graph_status(graph));
   int64_t num_values = graph->num_values, num_nodes = graph->num_nodes;
   int layer = graph->layer;
   fx_status status = FX_OK;
+  int64_t *first = NULL;
   tape t = {.graph = graph};
+  FX_TRY_GOTO(fx_calloc(&first, (size_t)count, sizeof *first), free_tape);
   FX_TRY_GOTO(fx_calloc(&t.grad, (size_t)num_values, sizeof *t.grad), free_tape);
   FX_TRY_GOTO(fx_calloc(&t.needed, (size_t)num_values, sizeof *t.needed), free_tape);
   for (int64_t v = 0; v < num_values; v++) t.grad[v] = FX_NONE;
   mark_needed(&t, wrt, count, num_nodes);
   t.grad[loss] = fx_fill(graph, *fx_graph_type(graph, loss), 1.0f);
-  for (int64_t n = num_nodes - 1; n >= 0; n--) FX_TRY_GOTO(visit(&t, n), free_tape);
-  for (int i = 0; i < count; i++) {
-    FX_TRY_GOTO(assemble_slices(&t, wrt[i]), free_tape);
-    grads[i] = t.grad[wrt[i]];
+  for (int i = 0; i < count; i++) first[i] = first_reader(graph, wrt[i], num_nodes);
+  for (int64_t n = num_nodes - 1; n >= -1; n--) {
+    if (n >= 0) FX_TRY_GOTO(visit(&t, n), free_tape);
+    for (int i = 0; i < count; i++) {
+      if (first[i] != n) continue;
+      FX_TRY_GOTO(assemble_slices(&t, wrt[i]), free_tape);
+      ready(ctx, i, t.grad[wrt[i]]);
+    }
   }
   status = fx_graph_status(graph);
 free_tape:
   fx_graph_set_layer(graph, layer);
+  free(first);
   free(t.slices);
   free(t.needed);
   free(t.grad);
   return status;
+}
+
+static void keep(void *ctx, int index, fx_value grad) {
+  ((fx_value *)ctx)[index] = grad;
+}
+
+fx_status fx_autograd(fx_graph *graph, fx_value loss, const fx_value *wrt, int count, fx_value *grads) {
+  return fx_autograd_each(graph, loss, wrt, count, keep, grads);
 }

@@ -15,6 +15,12 @@ extern "C" {
  * deterministic. */
 fx_status fx_autograd(fx_graph *graph, fx_value loss, const fx_value *wrt, int count, fx_value *grads);
 
+/* The same, but each gradient is handed over as soon as it is complete, in the middle of the backward: what
+ * ready records (a reduction) then stands before the rest of it. */
+typedef void (*fx_autograd_ready)(void *ctx, int index, fx_value grad);
+fx_status fx_autograd_each(fx_graph *graph, fx_value loss, const fx_value *wrt, int count,
+                           fx_autograd_ready ready, void *ctx);
+
 #ifdef __cplusplus
 }
 #endif

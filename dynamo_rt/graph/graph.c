@@ -167,6 +167,7 @@ static fx_status record(fx_graph *graph, const fx_op *op, const void *attr, cons
   if (status != FX_OK) return fx_error_prefix(status, "%s", op->name);
   FX_TRY(fx_grow(&graph->nodes, &graph->node_capacity, graph->num_nodes + 1, sizeof *node));
   for (int i = 0; i < op->num_out; i++) {
+    if (op->must_alias[i] && in[op->must_alias[i] - 1] == FX_NONE) continue; /* absent, as its input is */
     fx_value_info info = {.type = out_type[i], .node = (int32_t)graph->num_nodes, .out = (int8_t)i};
     FX_TRY(place_output(graph, node, i, &info));
     FX_TRY(add_value(graph, info, &node->out[i]));
@@ -226,6 +227,18 @@ void fx_graph_replace_uses(fx_graph *graph, fx_value from, fx_value to) {
       if (graph->nodes[n].in[i] == from) graph->nodes[n].in[i] = to;
 }
 
+/* The parts of an assembled value lie inside it; `out` and `in` are the copies of the original's values. */
+static void repeat_placement(fx_graph *graph, const fx_node *original, const fx_value *in, fx_value out) {
+  int64_t base = graph->values[original->out[0]].offset;
+  for (int i = 0; i < original->op->max_in; i++) {
+    if (original->in[i] == FX_NONE) continue;
+    const fx_value_info *part = &graph->values[original->in[i]];
+    graph->values[in[i]].type = part->type;
+    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[out].storage,
+                           part->offset - base);
+  }
+}
+
 fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *from, const fx_value *to,
                           int count, int layer_step, fx_value *result, int num_result) {
   if (graph->status != FX_OK) return fx_graph_status(graph);
@@ -243,7 +256,10 @@ fx_status fx_graph_repeat(fx_graph *graph, int begin, int end, const fx_value *f
     fx_graph_at(graph, original.file, original.line);
     graph->layer = original.layer + layer_step;
     fx_graph_record(graph, original.op, original.attr, in, out);
-    for (int i = 0; i < original.op->num_out; i++) map[original.out[i]] = out[i];
+    if (graph->status == FX_OK && (original.op->effects & FX_EFFECT_ASSEMBLE))
+      repeat_placement(graph, &original, in, out[0]);
+    for (int i = 0; i < original.op->num_out; i++)
+      if (original.out[i] != FX_NONE) map[original.out[i]] = out[i];
   }
   graph->layer = saved_layer;
   for (int i = 0; i < num_result; i++) result[i] = map[result[i]];

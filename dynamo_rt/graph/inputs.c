@@ -25,7 +25,7 @@ fx_status fx_inputs_create(int num_slots, fx_inputs **out) {
 void fx_inputs_destroy(fx_inputs *inputs) {
   if (!inputs) return;
   if (inputs->device)
-    fx_device_release_shared(inputs->device, FX_PLACE_HOST, inputs->slots);
+    fx_device_release_host(inputs->device, inputs->slots);
   else
     free(inputs->slots);
   free(inputs);
@@ -57,7 +57,7 @@ fx_status fx_inputs_allocate(fx_inputs *inputs) {
 
 fx_status fx_inputs_allocate_on(fx_inputs *inputs, fx_device *device) {
   void *slots = NULL;
-  FX_TRY(fx_device_alloc_shared(device, FX_PLACE_HOST, bytes_of_slots(inputs), &slots));
+  FX_TRY(fx_device_alloc_host(device, bytes_of_slots(inputs), &slots));
   memset(slots, 0, bytes_of_slots(inputs));
   inputs->device = device;
   inputs->slots = slots;

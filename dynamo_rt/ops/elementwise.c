@@ -14,6 +14,11 @@ static fx_status same_shapes(const fx_type *a, const fx_type *b) {
                   fx_type_text(b, right, sizeof right));
 }
 
+static fx_status check_type(const fx_type *type) {
+  if (fx_is_activation(type->dtype)) return FX_OK;
+  return fx_error(FX_ERR_SHAPE, "expected float32 or bfloat16, got %s", fx_dtype_name(type->dtype));
+}
+
 static fx_type contiguous(const fx_type *type) {
   return fx_type_of(type->dtype, type->ndim, type->dim);
 }
@@ -29,6 +34,7 @@ static fx_cost one_flop(const fx_type *const *in, const fx_type *out, const void
 static fx_status add_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
   FX_TRY(same_shapes(in[0], in[1]));
+  FX_TRY(check_type(in[0]));
   out[0] = contiguous(in[0]);
   return FX_OK;
 }
@@ -65,6 +71,7 @@ static fx_status scale_infer(const fx_type *const *in, const void *attr, fx_type
   (void)attr;
   if (fx_type_numel(in[1]) != 1 || in[1]->dtype != FX_F32)
     return fx_error(FX_ERR_SHAPE, "the factor must be one float32");
+  FX_TRY(check_type(in[0]));
   out[0] = contiguous(in[0]);
   return FX_OK;
 }
@@ -120,6 +127,10 @@ fx_value fx_copy(fx_graph *graph, fx_value x) {
   return fx_graph_record(graph, &g_copy, NULL, (fx_value[]){x}, NULL);
 }
 
+bool fx_is_copy(const fx_node *node) {
+  return node->op == &g_copy;
+}
+
 static fx_status cast_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   fx_dtype to = (fx_dtype) * (const int32_t *)attr, from = in[0]->dtype;
   bool known = (from == FX_F32 || from == FX_BF16 || from == FX_F64) &&
@@ -163,6 +174,8 @@ typedef struct fill_attr {
 static fx_status fill_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)in;
   out[0] = ((const fill_attr *)attr)->type;
+  if (out[0].dtype != FX_F32)
+    return fx_error(FX_ERR_SHAPE, "expected float32, got %s", fx_dtype_name(out[0].dtype));
   return FX_OK;
 }
 

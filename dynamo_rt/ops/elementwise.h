@@ -9,15 +9,16 @@
 extern "C" {
 #endif
 
-/* a + b (residual add). F32. d/da = d/db = dout. */
+/* a + b (residual add), F32 or BF16. d/da = d/db = dout. */
 fx_value fx_add(fx_graph *graph, fx_value a, fx_value b);
 bool fx_is_add(const fx_node *node);
 
-/* x * s with s [] or [1] F32, a value of the graph. Gradient for x only. */
+/* x * s with x F32 or BF16, s [] or [1] F32, a value of the graph. Gradient for x only. */
 fx_value fx_scale(fx_graph *graph, fx_value x, fx_value s);
 
 /* Contiguous copy of x (any dtype, any strides); the result may be placed as a strided view. */
 fx_value fx_copy(fx_graph *graph, fx_value x);
+bool fx_is_copy(const fx_node *node);
 
 /* dtype conversion among F32, BF16 and F64 (to nearest even). */
 fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype);

@@ -10,31 +10,34 @@
 
 static fx_status embedding_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
-  if (in[0]->ndim != 2 || in[0]->dtype != FX_I32 || in[1]->ndim != 2 || in[1]->dtype != FX_F32)
-    return fx_error(FX_ERR_SHAPE, "expected int32 ids [B, T] and a float32 table [V, E]");
-  out[0] = fx_type_3d(FX_F32, in[0]->dim[0], in[0]->dim[1], in[1]->dim[1]);
+  if (in[0]->ndim != 2 || in[0]->dtype != FX_I32 || in[1]->ndim != 2 || !fx_is_activation(in[1]->dtype))
+    return fx_error(FX_ERR_SHAPE, "expected int32 ids [B, T] and a table [V, E] of float32 or bfloat16");
+  out[0] = fx_type_3d(in[1]->dtype, in[0]->dim[0], in[0]->dim[1], in[1]->dim[1]);
   return FX_OK;
 }
 
 static fx_status embedding_grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
-  (void)in;
+  if (!fx_is_activation(in[0]->dtype) || in[1]->dtype != FX_I32)
+    return fx_error(FX_ERR_SHAPE, "expected a gradient of float32 or bfloat16 and int32 ids");
   out[0] = *(const fx_type *)attr;
   return FX_OK;
 }
 
 static const fx_op g_embedding_grad = {
-    .name = "embedding_grad", /* dy [B, T, E], ids -> dtable [V, E] */
+    .name = "embedding_grad", /* dy [B, T, E], ids -> dtable [V, E] F32 */
     .min_in = 2,
     .max_in = 2,
     .num_out = 1,
     .attr_bytes = sizeof(fx_type),
     .can_accumulate = 1,
     .infer = embedding_grad_infer,
+    .workspace_cuda = fx_embedding_grad_workspace_cuda,
     .kernel = {[FX_BACKEND_CPU] = fx_embedding_grad_cpu, [FX_BACKEND_CUDA] = fx_embedding_grad_cuda},
 };
 
 static fx_status embedding_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
   fx_type table = *fx_graph_type(graph, node->in[1]);
+  table.dtype = FX_F32;
   din[1] = fx_graph_record(graph, &g_embedding_grad, &table, (fx_value[]){dout[0], node->in[0]}, NULL);
   return fx_graph_status(graph);
 }
@@ -60,7 +63,8 @@ static fx_status head_ce_infer(const fx_type *const *in, const void *attr, fx_ty
   char x[96], w[96];
   bool fits = in[0]->ndim == 3 && in[1]->ndim == 2 && fx_type_cols(in[0]) == in[1]->dim[1] &&
               in[2]->dtype == FX_I32 && fx_type_numel(in[2]) == fx_type_rows(in[0]) &&
-              fx_type_numel(in[3]) == 1 && a->valid_vocab >= 0 && a->valid_vocab <= in[1]->dim[0];
+              fx_is_activation(in[0]->dtype) && in[1]->dtype == in[0]->dtype && fx_type_numel(in[3]) == 1 &&
+              in[3]->dtype == FX_F32 && a->valid_vocab >= 0 && a->valid_vocab <= in[1]->dim[0];
   if (!fits)
     return fx_error(FX_ERR_SHAPE, "%s does not fit the head %s and its targets",
                     fx_type_text(in[0], x, sizeof x), fx_type_text(in[1], w, sizeof w));
@@ -68,6 +72,7 @@ static fx_status head_ce_infer(const fx_type *const *in, const void *attr, fx_ty
   out[1] = fx_type_1d(FX_F32, 1);
   out[2] = *in[0];
   out[3] = *in[1];
+  out[3].dtype = FX_F32;
   return FX_OK;
 }
 
@@ -112,23 +117,29 @@ fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targe
 
 static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_dropout_attr *a = attr;
-  if (in[0]->ndim != 3 || !fx_type_contiguous(in[0]) || fx_type_numel(in[1]) != in[0]->dim[0] ||
-      !(a->p >= 0 && a->p < 1))
-    return fx_error(FX_ERR_SHAPE, "expected x [B, T, E], ordinals [B] and 0 <= p < 1, got p = %g",
+  int64_t samples = fx_type_numel(in[1]), last = a->first_row + fx_type_rows(in[0]);
+  bool fits = a->length ? a->first_row >= 0 && last <= samples * a->length
+                        : in[0]->ndim == 3 && samples == in[0]->dim[0] && a->first_row == 0;
+  if (!fits || !fx_type_contiguous(in[0]) || !fx_is_activation(in[0]->dtype) || !(a->p >= 0 && a->p < 1))
+    return fx_error(FX_ERR_SHAPE,
+                    "expected x [B, T, E] or rows of it, ordinals [B] and 0 <= p < 1, got p = %g",
                     (double)a->p);
+  if (in[3] && (in[3]->dtype != FX_I32 || fx_type_numel(in[3]) * 128 != in[0]->dim[1]))
+    return fx_error(FX_ERR_SHAPE, "expected one int32 position a block of 128 rows");
   out[0] = *in[0];
   return FX_OK;
 }
 
 static fx_status dropout_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
-  din[0] = fx_dropout(graph, dout[0], node->in[1], node->in[2], *(const fx_dropout_attr *)node->attr);
+  din[0] = fx_dropout_at(graph, dout[0], node->in[1], node->in[2], node->in[3],
+                         *(const fx_dropout_attr *)node->attr);
   return fx_graph_status(graph);
 }
 
 static const fx_op g_dropout = {
     .name = "dropout",
     .min_in = 3,
-    .max_in = 3,
+    .max_in = 4,
     .num_out = 1,
     .attr_bytes = sizeof(fx_dropout_attr),
     .effects = FX_EFFECT_RNG,
@@ -139,5 +150,10 @@ static const fx_op g_dropout = {
 };
 
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr) {
-  return fx_graph_record(graph, &g_dropout, &attr, (fx_value[]){x, ordinal, iteration}, NULL);
+  return fx_dropout_at(graph, x, ordinal, iteration, FX_NONE, attr);
+}
+
+fx_value fx_dropout_at(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_value blocks,
+                       fx_dropout_attr attr) {
+  return fx_graph_record(graph, &g_dropout, &attr, (fx_value[]){x, ordinal, iteration, blocks}, NULL);
 }

@@ -9,19 +9,21 @@
 extern "C" {
 #endif
 
-/* ids [B, T] int32 in [0, V), table [V, E] -> [B, T, E]. An id out of range fails the step with FX_ERR_DATA.
- * The backward adds rows in id order of appearance, columns split over threads: deterministic, no atomics. */
+/* T: F32 or BF16. ids [B, T] int32 in [0, V), table [V, E] T -> [B, T, E] T. An id out of range fails the
+ * step with FX_ERR_DATA. The gradient of the table is F32; it adds rows of one id in order of appearance
+ * (CUDA: in pieces of 64 rows, and the pieces in order), so it has the same bits every time. */
 fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table);
 
 typedef struct fx_head_ce_attr {
   int64_t valid_vocab; /* logits from here on are padding and masked; 0: all are valid */
 } fx_head_ce_attr;
 
-/* Language-model head fused with cross-entropy. x [B, T, E], weight [V, E], targets [B, T] int32 (negative:
- * masked), factor [1] F32 -> nll [B, T] (0 where masked) and loss [1] = factor * sum(nll). Rows are processed
- * in chunks: the logits of a chunk become probabilities and then their own gradient in place, and give dx and
- * dweight at once, so neither logits nor probabilities of all B*T rows ever exist. The backward only scales
- * those by dloss (free when it is the constant 1). nll itself is not differentiable. */
+/* Language-model head fused with cross-entropy. x [B, T, E] and weight [V, E] of one type T (F32 or BF16,
+ * which the logits and dx are of too), targets [B, T] int32 (negative: masked), factor [1] F32 -> nll [B, T]
+ * (0 where masked) and loss [1] = factor * sum(nll), both F32, as the gradient of the weight. Rows are
+ * processed in chunks: the logits of a chunk become probabilities and then their own gradient in place, and
+ * give dx and dweight at once, so neither logits nor probabilities of all B*T rows ever exist. The backward
+ * only scales those by dloss (free when it is the constant 1). nll itself is not differentiable. */
 fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targets, fx_value factor,
                     fx_head_ce_attr attr, fx_value *nll);
 
@@ -29,12 +31,17 @@ typedef struct fx_dropout_attr {
   uint64_t seed, site; /* site: fx_hash64_text of the module's name without its layer number */
   float p;
   int32_t reserved;
+  int64_t first_row, length; /* x holds rows from first_row on of all B * length; length 0: all, as shaped */
 } fx_dropout_attr;
 
-/* x [B, T, E] with each element zeroed with probability p, the others divided by 1 - p. The draw depends only
- * on (seed, site, layer, sample ordinal, position, channel, iteration): no mask is stored and no layout
- * changes it. ordinal [B] int64, iteration [1] int64. */
+/* x [B, T, E] T, or with `length` [rows, E] (a sequence shard), with each element zeroed with probability p,
+ * the others divided by 1 - p. The draw depends only on (seed, site, layer, sample ordinal, position,
+ * channel, iteration): no mask is stored and no layout changes it. ordinal [B] int64, iteration [1] int64. */
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr);
+/* The same for rows that are part of a longer sequence: blocks int32, [T / 128] elements, is the position of
+ * every 128 rows in it (T a multiple of 128). FX_NONE: the rows are the sequence. */
+fx_value fx_dropout_at(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_value blocks,
+                       fx_dropout_attr attr);
 
 #ifdef __cplusplus
 }

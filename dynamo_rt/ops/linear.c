@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear is y = act(pre), pre = x W^T + b; `pre` is its second output, dropped when no backward reads it. The
  * backward is separate ops so that unused ones vanish and each can add straight into its gradient; both
- * parameters' gradients are one op, because one product can sum its operand beside it.
+ * parameters' gradients are one op, which leaves to the backend whether dy is read once or twice for them.
  *
  * Activations and weights are of one type T, float32 or bfloat16; gradients of parameters are float32. */
 #include "dynamo_rt/ops/linear.h"
@@ -26,14 +26,15 @@ static fx_type with_cols(const fx_type *like, int64_t cols) {
 /* All of these are contiguous and of one type T. */
 static fx_status need_floats(const char *const *what, const fx_type *const *type, int count) {
   char text[96];
+  fx_dtype first = type[0]->dtype;
   for (int i = 0; i < count; i++) {
     if (!type[i]) continue;
     if (type[i]->dtype != FX_F32 && type[i]->dtype != FX_BF16)
       return fx_error(FX_ERR_SHAPE, "%s %s must be float32 or bfloat16", what[i],
                       fx_type_text(type[i], text, sizeof text));
-    if (type[i]->dtype != type[0]->dtype)
+    if (type[i]->dtype != first)
       return fx_error(FX_ERR_SHAPE, "%s %s must be %s, as %s is", what[i],
-                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(type[0]->dtype), what[0]);
+                      fx_type_text(type[i], text, sizeof text), fx_dtype_name(first), what[0]);
     if (!fx_type_contiguous(type[i]))
       return fx_error(FX_ERR_SHAPE, "%s %s must be contiguous", what[i],
                       fx_type_text(type[i], text, sizeof text));
@@ -207,6 +208,52 @@ static const fx_op g_linear = {
 
 fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr) {
   return fx_graph_record(graph, &g_linear, &attr, (fx_value[]){x, weight, bias}, NULL);
+}
+
+fx_value fx_linear_dx(fx_graph *graph, fx_value dy, fx_value weight, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dx, &layout, (fx_value[]){dy, weight}, NULL);
+}
+
+fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr attr) {
+  fx_linear_attr layout = {attr.in_out, FX_ACT_NONE};
+  return fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dy, x}, NULL);
+}
+
+/* ---- a bias of its own ---- */
+
+static fx_status add_bias_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  static const char *const what[] = {"the input", "the bias"};
+  (void)attr;
+  FX_TRY(need_floats(what, in, 2));
+  FX_TRY(need(fx_type_numel(in[1]) == fx_type_cols(in[0]), in[0], in[1], "input and bias"));
+  out[0] = *in[0];
+  return FX_OK;
+}
+
+static fx_status add_bias_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  fx_value grads[2];
+  (void)node;
+  fx_graph_record(graph, &g_linear_dw, &(fx_linear_attr){0, FX_ACT_NONE}, (fx_value[]){dout[0], dout[0]},
+                  grads); /* for db alone: dW is dropped */
+  din[0] = dout[0];
+  din[1] = grads[1];
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_add_bias = {
+    .name = "add_bias",
+    .min_in = 2,
+    .max_in = 2,
+    .num_out = 1,
+    .may_alias = {1},
+    .infer = add_bias_infer,
+    .vjp = add_bias_vjp,
+    .kernel = {[FX_BACKEND_CPU] = fx_add_bias_cpu},
+};
+
+fx_value fx_add_bias(fx_graph *graph, fx_value x, fx_value bias) {
+  return fx_graph_record(graph, &g_add_bias, NULL, (fx_value[]){x, bias}, NULL);
 }
 
 bool fx_is_linear_dx(const fx_node *node) {

@@ -22,6 +22,14 @@ typedef struct fx_linear_attr {
 /* act(x W^T + bias) -> [..., O]; bias [O] or FX_NONE. */
 fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, fx_linear_attr attr);
 
+/* The parts of its backward: dx [..., I] from dy [..., O] and the weight; dW (F32, shaped as the weight) from
+ * dy and x. attr: the weight's layout. */
+fx_value fx_linear_dx(fx_graph *graph, fx_value dy, fx_value weight, fx_linear_attr attr);
+fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr attr);
+
+/* x [..., O] + bias [O]: a bias apart from its product, where a sum over ranks lies between. F32 on CPUs. */
+fx_value fx_add_bias(fx_graph *graph, fx_value x, fx_value bias);
+
 /* x [..., 2F] = gate | up -> silu(gate) * up [..., F] (Shazeer, arXiv:2002.05202). */
 fx_value fx_swiglu(fx_graph *graph, fx_value x);
 

@@ -66,6 +66,7 @@ static const fx_op g_norm_grad = {
     .infer = norm_grad_infer,
     .cost = norm_grad_cost,
     .workspace = fx_norm_grad_workspace_cpu,
+    .workspace_cuda = fx_norm_grad_workspace_cuda,
     .kernel = {[FX_BACKEND_CPU] = fx_norm_grad_cpu, [FX_BACKEND_CUDA] = fx_norm_grad_cuda},
 };
 

@@ -80,7 +80,7 @@ typedef struct fx_op {
   uint8_t strided_out;            /* bit i: output i may be a strided view */
   uint8_t optional_out;           /* bit i: kernels accept out[i] == NULL */
   bool bf16_cpu;                  /* the CPU kernel takes bfloat16 tensors where infer lets them through */
-  uint8_t must_alias[FX_MAX_OUT]; /* 1 + input whose memory output i is; 0: none */
+  uint8_t must_alias[FX_MAX_OUT]; /* 1 + input whose memory output i is (absent where that is); 0: none */
   uint8_t may_alias[FX_MAX_OUT]; /* 1 + input whose memory output i may take over, no two the same; 0: none */
   /* Output types from input types (NULL: absent input), or a sentence about what does not fit. */
   fx_status (*infer)(const fx_type *const *in, const void *attr, fx_type *out);

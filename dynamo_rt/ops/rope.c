@@ -31,7 +31,8 @@ fx_value fx_rope_table(fx_graph *graph, fx_value positions, fx_rope_table_attr a
 static fx_status rope_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_rope_attr *a = attr;
   char text[96];
-  bool fits = in[0]->ndim == 3 && fx_type_contiguous(in[0]) && fx_type_rows(in[0]) == fx_type_rows(in[1]) &&
+  bool fits = in[0]->ndim == 3 && fx_type_contiguous(in[0]) && fx_is_activation(in[0]->dtype) &&
+              in[1]->dtype == FX_F32 && fx_type_rows(in[0]) == fx_type_rows(in[1]) &&
               fx_type_cols(in[1]) == a->head_dim && a->heads * a->head_dim <= fx_type_cols(in[0]);
   if (!fits)
     return fx_error(FX_ERR_SHAPE, "%lld heads of %lld do not fit %s", (long long)a->heads,

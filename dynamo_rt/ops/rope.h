@@ -22,7 +22,7 @@ typedef struct fx_rope_attr {
 
 /* positions [B, T] int32 -> [B, T, D]: cos of the D/2 angles, then their sin. Once a micro-batch. */
 fx_value fx_rope_table(fx_graph *graph, fx_value positions, fx_rope_table_attr attr);
-/* x [B, T, C], table [B, T, D] -> x with its first `heads` heads rotated. */
+/* x [B, T, C] F32 or BF16, table [B, T, D] F32 -> x with its first `heads` heads rotated. */
 fx_value fx_rope(fx_graph *graph, fx_value x, fx_value table, fx_rope_attr attr);
 
 #ifdef __cplusplus

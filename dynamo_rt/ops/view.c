@@ -77,6 +77,50 @@ fx_value fx_reshape(fx_graph *graph, fx_value x, int ndim, const int64_t *dim) {
   return fx_graph_record(graph, &g_reshape, &attr, (fx_value[]){x}, NULL);
 }
 
+/* ---- two dimensions exchanged ---- */
+
+typedef struct swap_attr {
+  fx_view_attr view;
+  int32_t a, b;
+} swap_attr;
+
+static fx_status swap_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const swap_attr *s = attr;
+  char text[96];
+  if (s->a < 0 || s->b < 0 || s->a >= in[0]->ndim || s->b >= in[0]->ndim)
+    return fx_error(FX_ERR_SHAPE, "%s has no dimensions %d and %d", fx_type_text(in[0], text, sizeof text),
+                    s->a, s->b);
+  out[0] = *in[0];
+  out[0].dim[s->a] = in[0]->dim[s->b], out[0].stride[s->a] = in[0]->stride[s->b];
+  out[0].dim[s->b] = in[0]->dim[s->a], out[0].stride[s->b] = in[0]->stride[s->a];
+  return FX_OK;
+}
+
+static fx_status swap_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  const swap_attr *s = node->attr;
+  din[0] = fx_copy(graph, fx_swap_dims(graph, dout[0], s->a, s->b));
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_swap_dims = {
+    .name = "swap_dims",
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 1,
+    .attr_bytes = sizeof(swap_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = swap_infer,
+    .vjp = swap_vjp,
+};
+
+fx_value fx_swap_dims(fx_graph *graph, fx_value x, int a, int b) {
+  swap_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.a = a;
+  attr.b = b;
+  return fx_graph_record(graph, &g_swap_dims, &attr, (fx_value[]){x}, NULL);
+}
+
 /* ---- slices of the last dimension ---- */
 
 typedef struct slice_attr {
@@ -134,6 +178,46 @@ int64_t fx_slice_column(const fx_node *node) {
   return node->op == &g_slice_heads ? ((const slice_attr *)node->attr)->column : -1;
 }
 
+/* ---- rows ---- */
+
+typedef struct rows_attr {
+  fx_view_attr view;
+  int64_t first, count;
+} rows_attr;
+
+static fx_status rows_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  const rows_attr *a = attr;
+  char text[96];
+  out[0] = *in[0];
+  if (!fx_type_contiguous(in[0]) || in[0]->ndim < 1 || a->first < 0 || a->count < 1 ||
+      a->first + a->count > in[0]->dim[0])
+    return fx_error(FX_ERR_SHAPE, "%s has no rows %lld to %lld", fx_type_text(in[0], text, sizeof text),
+                    (long long)a->first, (long long)(a->first + a->count));
+  out[0].dim[0] = a->count;
+  return FX_OK;
+}
+
+static const fx_op g_slice_rows = {
+    .name = "slice_rows",
+    .min_in = 1,
+    .max_in = 1,
+    .num_out = 1,
+    .attr_bytes = sizeof(rows_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = rows_infer,
+};
+
+fx_value fx_slice_rows(fx_graph *graph, fx_value x, int64_t first, int64_t count) {
+  if (!fx_value_is(graph, x)) return fx_graph_fail(graph, fx_error(FX_ERR_GRAPH, "slice_rows: no input"));
+  const fx_type *type = fx_graph_type(graph, x);
+  rows_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.view.offset_bytes = first * type->stride[0] * (int64_t)fx_dtype_bytes(type->dtype);
+  attr.first = first;
+  attr.count = count;
+  return fx_graph_record(graph, &g_slice_rows, &attr, (fx_value[]){x}, NULL);
+}
+
 /* ---- assemble ---- */
 
 typedef struct assemble_attr {
@@ -156,9 +240,11 @@ static const fx_op g_assemble = {
     .infer = assemble_infer,
 };
 
-static bool can_be_placed(const fx_graph *graph, fx_value part) {
+/* strided: the place is not contiguous. */
+static bool can_be_placed(const fx_graph *graph, fx_value part, bool strided) {
   const fx_value_info *info = &graph->values[part];
-  if (info->node < 0 || !(graph->nodes[info->node].op->strided_out >> info->out & 1)) return false;
+  if (info->node < 0 || (strided && !(graph->nodes[info->node].op->strided_out >> info->out & 1)))
+    return false;
   if (graph->storages[info->storage].bytes != fx_type_bytes(&info->type)) return false;
   for (int64_t n = 0; n < graph->num_nodes; n++)
     for (int i = 0; i < graph->nodes[n].op->max_in; i++)
@@ -172,7 +258,7 @@ fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *colu
   for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
   if (graph->status != FX_OK) return FX_NONE;
   for (int i = 0; i < count; i++)
-    in[i] = can_be_placed(graph, parts[i]) ? parts[i] : fx_copy(graph, parts[i]);
+    in[i] = can_be_placed(graph, parts[i], true) ? parts[i] : fx_copy(graph, parts[i]);
   assemble_attr attr;
   memset(&attr, 0, sizeof attr);
   attr.type = type;
@@ -185,5 +271,53 @@ fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *colu
     info->type = sliced_type(&type, info->type.dim[last - 1], info->type.dim[last]);
     fx_graph_merge_storage(graph, info->storage, graph->values[whole].storage, offset);
   }
+  return whole;
+}
+
+static fx_value assemble_some_rows(fx_graph *graph, const fx_value *parts, int count) {
+  fx_value in[FX_MAX_IN];
+  assemble_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.type = graph->values[parts[0]].type;
+  attr.type.dim[0] = 0;
+  for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
+  for (int i = 0; i < count; i++) {
+    attr.type.dim[0] += graph->values[parts[i]].type.dim[0];
+    in[i] = can_be_placed(graph, parts[i], false) ? parts[i] : fx_copy(graph, parts[i]);
+  }
+  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  if (whole == FX_NONE) return FX_NONE;
+  int64_t offset = 0;
+  for (int i = 0; i < count; i++) {
+    int64_t bytes = (int64_t)fx_type_bytes(&graph->values[in[i]].type);
+    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[whole].storage, offset);
+    offset += bytes;
+  }
+  return whole;
+}
+
+/* A node takes FX_MAX_IN inputs: more parts are joined in groups first. */
+fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count) {
+  while (graph->status == FX_OK && count > 1) {
+    int groups = 0;
+    for (int i = 0; i < count; i += FX_MAX_IN) {
+      int some = (int)fx_min_i64(FX_MAX_IN, count - i);
+      parts[groups++] = some == 1 ? parts[i] : assemble_some_rows(graph, parts + i, some);
+    }
+    count = groups;
+  }
+  return graph->status == FX_OK ? parts[0] : FX_NONE;
+}
+
+fx_value fx_join(fx_graph *graph, const fx_value *parts, const int64_t *offsets, int count, int64_t n) {
+  fx_value in[FX_MAX_IN];
+  for (int i = 0; i < FX_MAX_IN; i++) in[i] = i < count ? fx_copy(graph, parts[i]) : FX_NONE;
+  assemble_attr attr;
+  memset(&attr, 0, sizeof attr);
+  attr.type = fx_type_1d(FX_F32, n);
+  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  for (int i = 0; i < count && whole != FX_NONE; i++)
+    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[whole].storage,
+                           offsets[i] * (int64_t)sizeof(float));
   return whole;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Common subexpressions, by a hash table over (op, attributes, inputs). Nodes that read a storage which some
- * node mutates are left alone: their value depends on when they run. */
+ * node mutates are left alone: their value depends on when they run. So are nodes that make one: two equal
+ * fills may be the beginnings of two sums. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +29,18 @@ static bool mergeable(const fx_graph *graph, const fx_node *node, const bool *mu
     if (node->out[i] == FX_NONE)
       return false; /* after dead-code elimination the twin may lack what this one makes */
     const fx_value_info *out = &graph->values[node->out[i]];
+    if (mutated[out->storage]) return false;
     bool own = out->offset == 0 && graph->storages[out->storage].bytes == fx_type_bytes(&out->type);
     if (!own && !(node->op->effects & FX_EFFECT_VIEW)) return false;
   }
   return true;
+}
+
+/* Other looks at the twin's storage go with it; a view has its input's. */
+static void replace(fx_graph *graph, fx_value twin, fx_value first) {
+  int32_t from = graph->values[twin].storage, to = graph->values[first].storage;
+  fx_graph_replace_uses(graph, twin, first);
+  if (from != to) fx_graph_merge_storage(graph, from, to, graph->values[first].offset);
 }
 
 int fx_pass_cse(fx_graph *graph) {
@@ -44,7 +53,7 @@ int fx_pass_cse(fx_graph *graph) {
   for (int64_t n = 0; n < graph->num_nodes; n++) {
     const fx_node *node = &graph->nodes[n];
     for (int i = 0; (node->op->effects & FX_EFFECT_MUTATES) && i < node->op->num_out; i++)
-      mutated[graph->values[node->out[i]].storage] = true;
+      if (node->out[i] != FX_NONE) mutated[graph->values[node->out[i]].storage] = true;
   }
   for (int64_t n = 0; n < graph->num_nodes; n++) {
     fx_node *node = &graph->nodes[n];
@@ -56,7 +65,7 @@ int fx_pass_cse(fx_graph *graph) {
       continue;
     }
     const fx_node *first = &graph->nodes[table[slot] - 1];
-    for (int i = 0; i < node->op->num_out; i++) fx_graph_replace_uses(graph, node->out[i], first->out[i]);
+    for (int i = 0; i < node->op->num_out; i++) replace(graph, node->out[i], first->out[i]);
     node->dead = true;
     merged++;
   }

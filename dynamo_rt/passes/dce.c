@@ -14,6 +14,16 @@ static bool observable(const fx_graph *graph, const fx_node *node) {
   return false;
 }
 
+/* What a node adds onto is read by it, though it is no input: fold made another node's output its place. */
+static void use_what_it_adds_to(const fx_graph *graph, const fx_node *node, bool *used) {
+  for (int i = 0; i < node->op->num_out; i++) {
+    if (!(node->accumulate >> i & 1) || node->out[i] == FX_NONE) continue;
+    fx_range range = fx_value_range(graph, node->out[i]);
+    for (int64_t v = 0; v < graph->num_values; v++)
+      used[v] |= fx_range_overlap(fx_value_range(graph, (fx_value)v), range);
+  }
+}
+
 int fx_pass_dce(fx_graph *graph) {
   int died = 0;
   bool *used = calloc((size_t)graph->num_values + 1, sizeof *used);
@@ -30,6 +40,7 @@ int fx_pass_dce(fx_graph *graph) {
     }
     for (int i = 0; i < node->op->max_in; i++)
       if (node->in[i] != FX_NONE) used[node->in[i]] = true;
+    use_what_it_adds_to(graph, node, used);
     for (int i = 0; i < node->op->num_out; i++) {
       if (node->out[i] == FX_NONE || used[node->out[i]] || !(node->op->optional_out >> i & 1)) continue;
       if (!graph->storages[graph->values[node->out[i]].storage].persistent) node->out[i] = FX_NONE;

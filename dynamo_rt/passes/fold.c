@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folding of stores, accumulations and sums into the producer of the summand.
+/* Folding of stores, accumulations, sums and of copies into a joined buffer into the producer of the summand.
  *
- * All three ask the same two questions. May the storage of `src` become part of the storage of `dst`? (it is
+ * All of them ask the same two questions. May the storage of `src` become part of the storage of `dst`? (it is
  * transient, a whole buffer, and nobody else needs it later.) Does anyone touch dst's bytes between the first
  * write of src and the folded node? If not, the write can move there. */
 #include "dynamo_rt/ops/elementwise.h"
@@ -83,9 +83,28 @@ static bool fold_into_persistent(fx_graph *graph, int64_t n, bool add) {
   return true;
 }
 
+/* copy(src) at node n into its place of a joined buffer: src's producer writes there. */
+static bool fold_into_join(fx_graph *graph, int64_t n) {
+  fx_node *node = &graph->nodes[n];
+  fx_value src = node->in[0], dst = node->out[0];
+  const fx_value_info *place = &graph->values[dst];
+  if (graph->storages[place->storage].bytes == fx_type_bytes(&place->type)) return false; /* no part of one */
+  if (!whole_buffer(graph, src) || !fx_type_contiguous(&place->type)) return false;
+  int64_t writer = first_write(graph, src);
+  if (writer >= n || touched_between(graph, writer, n, fx_value_range(graph, dst))) return false;
+  if (touched_between(graph, n + 1, graph->num_nodes, fx_value_range(graph, src))) return false;
+  node->dead = true;
+  int32_t to = place->storage;
+  int64_t offset = place->offset;
+  fx_graph_replace_uses(graph, dst, src);
+  fx_graph_merge_storage(graph, graph->values[src].storage, to, offset);
+  return true;
+}
+
 /* add(a, b) at node n: b's producer adds onto a. */
 static bool fold_sum(fx_graph *graph, int64_t n, fx_value a, fx_value b) {
   if (a == b || !whole_buffer(graph, a) || !whole_buffer(graph, b)) return false;
+  if (!whole_buffer(graph, graph->nodes[n].out[0])) return false;
   int32_t storage_a = graph->values[a].storage, storage_b = graph->values[b].storage;
   int64_t writer = first_write(graph, b);
   if (storage_a == storage_b || first_write(graph, a) >= writer || writer >= n) return false;
@@ -95,9 +114,12 @@ static bool fold_sum(fx_graph *graph, int64_t n, fx_value a, fx_value b) {
       touched_between(graph, n + 1, graph->num_nodes, fx_value_range(graph, b)))
     return false;
   if (!make_accumulate(graph, b, writer)) return false;
+  fx_value sum = graph->nodes[n].out[0];
+  int32_t storage_sum = graph->values[sum].storage;
   graph->nodes[n].dead = true;
-  fx_graph_replace_uses(graph, graph->nodes[n].out[0], b);
+  fx_graph_replace_uses(graph, sum, b);
   fx_graph_merge_storage(graph, storage_b, storage_a, 0);
+  fx_graph_merge_storage(graph, storage_sum, storage_a, 0); /* other looks at the sum go with it */
   return true;
 }
 
@@ -108,6 +130,8 @@ int fx_pass_fold(fx_graph *graph) {
     if (node->dead) continue;
     if (fx_is_store(node) || fx_is_accumulate(node))
       folded += fold_into_persistent(graph, n, fx_is_accumulate(node));
+    else if (fx_is_copy(node))
+      folded += fold_into_join(graph, n);
     else if (fx_is_add(node))
       folded += fold_sum(graph, n, node->in[0], node->in[1]) || fold_sum(graph, n, node->in[1], node->in[0]);
   }

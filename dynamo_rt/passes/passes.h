@@ -36,8 +36,8 @@ int fx_pass_hoist(fx_graph *graph);
  */
 fx_status fx_verify(const fx_graph *graph);
 
-/* All of them in their order: cse, dce, fuse, fold, dce, hoist, verify. */
-fx_status fx_graph_optimize(fx_graph *graph);
+/* All of them in their order: cse, dce, fuse (if asked), fold, dce, hoist, verify. */
+fx_status fx_graph_optimize(fx_graph *graph, bool fuse);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,15 @@ static fx_status check_in(const verifier *v, int i) {
   return FX_OK;
 }
 
+/* Whether anybody has written what output `value` is added to; what is persistent is there from the start. */
+static bool has_summand(const verifier *v, fx_value value) {
+  fx_range range = fx_value_range(v->graph, value);
+  if (v->graph->storages[range.storage].persistent) return true;
+  for (int64_t other = 0; other < v->graph->num_values; other++)
+    if (v->written[other] && fx_range_overlap(fx_value_range(v->graph, (fx_value)other), range)) return true;
+  return false;
+}
+
 static fx_status check_out(const verifier *v, int i) {
   const fx_op *op = v->node->op;
   fx_value value = v->node->out[i];
@@ -47,6 +56,8 @@ static fx_status check_out(const verifier *v, int i) {
     return broken(v, "an output is strided and its kernels cannot write that", value);
   if ((v->node->accumulate >> i & 1) && !(op->can_accumulate >> i & 1))
     return broken(v, "an output accumulates and its kernels cannot", value);
+  if ((v->node->accumulate >> i & 1) && !has_summand(v, value))
+    return broken(v, "an output is added to what nobody wrote", value);
   return FX_OK;
 }
 
@@ -104,11 +115,11 @@ free_written:
   return status;
 }
 
-fx_status fx_graph_optimize(fx_graph *graph) {
+fx_status fx_graph_optimize(fx_graph *graph, bool fuse) {
   FX_TRY(fx_graph_status(graph));
   fx_pass_cse(graph);
   fx_pass_dce(graph);
-  fx_pass_fuse(graph);
+  if (fuse) fx_pass_fuse(graph);
   fx_pass_fold(graph);
   fx_pass_dce(graph);
   fx_pass_hoist(graph);

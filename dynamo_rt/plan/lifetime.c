@@ -2,7 +2,9 @@
 /* Where transient storages live: first and last step, in-place merges, offsets.
  *
  * A step on a communication lane may still run while later compute steps do, so what it touches stays alive
- * until the first later compute step that depends on it (which will wait for it), or to the end of the plan.
+ * until the first later compute step that depends on it (which will wait for it), or until the next step of
+ * its lane: by then it is most likely done, and should it not be, whoever takes the memory over waits for it
+ * (schedule.c). Thus two buffers serve a row of reductions whose results nobody reads in this plan.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,12 +35,13 @@ static void extend(fx_plan *plan, int32_t step, fx_value value, bool write) {
   if (step > block->last) block->last = step;
 }
 
-/* First later compute step that must wait for step i, or the last step of the plan. */
+/* First later compute step that must wait for step i, or step of its lane, or the last step of the plan. */
 static int32_t completion(const fx_plan *plan, int32_t i) {
   const fx_graph *graph = plan->graph;
   const fx_node *node = &graph->nodes[plan->steps[i].node];
   for (int32_t j = i + 1; j < plan->num_steps; j++) {
     const fx_node *later = &graph->nodes[plan->steps[j].node];
+    if (plan->steps[j].lane == plan->steps[i].lane) return j;
     if (plan->steps[j].lane != FX_LANE_COMPUTE) continue;
     for (int k = 0; k < node->op->num_out; k++)
       if (node->out[k] != FX_NONE &&

@@ -104,7 +104,7 @@ fx_status fx_plan_prepare(fx_graph *graph, fx_plan_options options, fx_device *d
   plan->graph = graph;
   plan->device = device;
   plan->options = options;
-  FX_TRY_GOTO(fx_graph_optimize(graph), destroy_plan);
+  FX_TRY_GOTO(fx_graph_optimize(graph, !options.unfused), destroy_plan);
   FX_TRY_GOTO(make_steps(plan), destroy_plan);
   FX_TRY_GOTO(fx_plan_place(plan), destroy_plan);
   FX_TRY_GOTO(fx_plan_order(plan), destroy_plan);

@@ -27,7 +27,8 @@ typedef enum fx_exec_mode { FX_EXEC_REPLAY, FX_EXEC_EAGER } fx_exec_mode;
 typedef struct fx_plan_options {
   const char *name; /* schedule phase, e.g. "micro_only"; borrowed */
   fx_exec_mode mode;
-  bool poison; /* replay: fill dead arena ranges with NaN bytes (tests) */
+  bool poison;  /* replay: fill dead arena ranges with NaN bytes (tests) */
+  bool unfused; /* leave apart what fx_pass_fuse would merge (tests) */
 } fx_plan_options;
 
 typedef struct fx_plan fx_plan;

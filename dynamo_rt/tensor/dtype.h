@@ -3,6 +3,7 @@
 #ifndef FX_DYNAMO_RT_TENSOR_DTYPE_H
 #define FX_DYNAMO_RT_TENSOR_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,11 @@ size_t fx_dtype_bytes(fx_dtype dtype);
 const char *fx_dtype_name(fx_dtype dtype);
 /* FX_DTYPE_COUNT when no dtype has that name. */
 fx_dtype fx_dtype_from_name(const char *name);
+
+/* The types that activations may have: F32 and BF16. */
+static inline bool fx_is_activation(fx_dtype dtype) {
+  return dtype == FX_F32 || dtype == FX_BF16;
+}
 
 /* bfloat16 is the upper half of a float; rounding is to nearest even, NaN stays NaN. */
 float fx_bf16_to_f32(uint16_t bits);

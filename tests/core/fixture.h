@@ -24,9 +24,8 @@ typedef struct fixture_options {
   int threads;
   fx_exec_mode mode;
   bool poison, keep_logits, cuda;
-  bool pretend_cuda; /* plans as for a GPU, to be prepared but not run */
-  fx_comm *dp;
-  int64_t bucket_elements;
+  bool pretend_cuda;           /* plans as for a GPU, to be prepared but not run */
+  const fx_topology *topology; /* gradients are summed over its dp_cp */
 } fixture_options;
 
 static inline void fixture_inputs(const fx_attention_setup *attention, fx_device *device, fx_inputs **out) {
@@ -45,7 +44,7 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
                     : fx_device_create_cpu(options.threads ? options.threads : 1, "auto", &f->device)))
     return false;
   if (options.pretend_cuda) f->device->backend = FX_BACKEND_CUDA;
-  if (!CHECK_OK(fx_model_create_on(f->config, f->device, &f->model))) return false;
+  if (!CHECK_OK(fx_model_create_on(f->config, f->device, options.topology, &f->model))) return false;
   if (!CHECK_OK(fx_attention_setup_create(f->config, f->device->backend, B, T, &f->attention))) return false;
   fixture_inputs(f->attention, f->device, &f->inputs);
   fx_step_config step = {.model = f->model,
@@ -57,8 +56,7 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
                          .mode = options.mode,
                          .poison = options.poison,
                          .keep_logits = options.keep_logits,
-                         .dp = options.dp,
-                         .bucket_elements = options.bucket_elements};
+                         .dp = options.topology ? options.topology->comm.dp_cp : NULL};
   return CHECK_OK(fx_stepper_create(&step, &f->stepper));
 }
 

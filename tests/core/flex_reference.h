@@ -8,7 +8,10 @@
 #include "tests/expression_reference.h"
 #include "tests/core/flex_case.h"
 
-enum { MOST_T = 300, BUCKETS = 9 };
+#ifndef FLEX_REFERENCE_T
+#define FLEX_REFERENCE_T 300 /* positions at most; a suite may define it first */
+#endif
+enum { MOST_T = FLEX_REFERENCE_T, BUCKETS = 9 };
 
 typedef struct reference {
   double *out, *lse, *dq, *dk, *dv, *dsink, *dtable;
@@ -98,7 +101,8 @@ static inline void bind_buffers(const flex_case *c, const fx_variant *v, int b, 
       turn = start[t] == t ? 0 : turn + (tokens[t - 1] == 10);
       ids[t] = is_role ? turn % 2 : is_turn ? turn : id;
     }
-    buffer[i] = declared->learnable                        ? (const void *)c->table
+    buffer[i] = declared->constant                         ? declared->constant
+                : declared->learnable                      ? (const void *)c->table
                 : strcmp(declared->name, "doc_start") == 0 ? start
                 : strcmp(declared->name, "doc_end") == 0   ? c->doc_end + b * c->T
                                                            : ids;

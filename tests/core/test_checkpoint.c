@@ -107,6 +107,94 @@ static void sharing(void) {
   free_regions(regions, n);
 }
 
+/* Three column ranges of one tensor a rank (q, k and v of a fused matrix), each in a matrix that is wider:
+ * two such ranks of two replicas each save, three ranks load. */
+enum { WIDE_ROWS = 700, WIDE = 512 * 3, WIDE_PAD = 5 };
+
+static float wide_element(int64_t row, int64_t column) {
+  return (float)(row * WIDE + column); /* exact: below 2^24 */
+}
+
+static fx_ckpt_region wide_region(int part, int parts, int which, float *matrix) {
+  int64_t third = WIDE / 3, low = third * part / parts, count = third * (part + 1) / parts - low;
+  int64_t pitch = 3 * (third / parts + 1) + WIDE_PAD; /* of q | k | v here, and what belongs to others */
+  return (fx_ckpt_region){.path = "/model/wide",
+                          .dtype = FX_F32,
+                          .ndim = 2,
+                          .dim = {WIDE_ROWS, WIDE},
+                          .start = {0, which * third + low},
+                          .count = {WIDE_ROWS, count},
+                          .data = matrix + which * (third / parts + 1),
+                          .pitch = pitch};
+}
+
+/* Elements of a matrix that are neither the tensor's nor, outside of the regions, what they were. */
+static int64_t wide_wrong(const fx_ckpt_region region[3], const float *matrix, float outside) {
+  int64_t pitch = region[0].pitch, wrong = 0, inside = 0;
+  for (int64_t r = 0; r < WIDE_ROWS; r++)
+    for (int64_t c = 0; c < pitch; c++) {
+      float want = outside;
+      for (int i = 0; i < 3; i++) {
+        int64_t at = c - ((float *)region[i].data - matrix);
+        if (at >= 0 && at < region[i].count[1]) want = wide_element(r, region[i].start[1] + at), inside++;
+      }
+      wrong += matrix[r * pitch + c] != want;
+    }
+  return inside == 3 * WIDE_ROWS * region[0].count[1] ? wrong : -1;
+}
+
+static void save_wide(fx_control *control, void *context) {
+  save_case *c = context;
+  fx_ckpt_region regions[3];
+  fx_ckpt_state state = state_of(1);
+  float *matrix = calloc((size_t)WIDE_ROWS * (WIDE + 64), sizeof *matrix);
+  for (int i = 0; i < 3; i++) {
+    regions[i] = wide_region(control->rank % 2, 2, i, matrix);
+    for (int64_t r = 0; r < WIDE_ROWS; r++)
+      for (int64_t k = 0; k < regions[i].count[1]; k++)
+        ((float *)regions[i].data)[r * regions[i].pitch + k] = wide_element(r, regions[i].start[1] + k);
+  }
+  fx_status status =
+      fx_ckpt_save(control, c->dir, &state, "", regions, 3, control->rank / 2, 2, 0, NULL, NULL);
+  pthread_mutex_lock(&g_case_lock);
+  c->failures += status != FX_OK;
+  pthread_mutex_unlock(&g_case_lock);
+  free(matrix);
+}
+
+static void lines_apart(void) {
+  save_case c = {.dir = sub_dir("wide")};
+  fx_ckpt *ckpt = NULL;
+  run_ranks(4, save_wide, &c);
+  CHECK_INT(c.failures, 0);
+  open_step(c.dir, &ckpt);
+  if (!ckpt) return;
+  CHECK_OK(fx_ckpt_check(ckpt, NULL));
+  for (int parts = 1; parts <= 3; parts += 2)
+    for (int part = 0; part < parts; part++) {
+      size_t elements = (size_t)WIDE_ROWS * (WIDE + 64);
+      float *matrix = malloc(elements * sizeof *matrix);
+      fx_ckpt_region regions[3];
+      for (size_t i = 0; i < elements; i++) matrix[i] = -1.0f;
+      for (int i = 0; i < 3; i++) regions[i] = wide_region(part, parts, i, matrix);
+      CHECK_OK(fx_ckpt_read(ckpt, regions, 3));
+      CHECK_INT(wide_wrong(regions, matrix, -1.0f), 0);
+      free(matrix);
+    }
+  float w[4];
+  fx_ckpt_region narrow = {.path = "/model/wide",
+                           .dtype = FX_F32,
+                           .ndim = 2,
+                           .dim = {WIDE_ROWS, WIDE},
+                           .count = {2, 2},
+                           .data = w,
+                           .pitch = 1};
+  fx_ckpt_state state = state_of(2);
+  CHECK_STATUS(fx_ckpt_save(NULL, c.dir, &state, "", &narrow, 1, 0, 1, 0, NULL, NULL), FX_ERR_SHAPE);
+  CHECK_HAS(fx_error_text(), "overlap in memory");
+  fx_ckpt_close(ckpt);
+}
+
 /* More ranks than files: several ranks write into one shard that the first of them laid out. */
 static void save_tiny(fx_control *control, void *context) {
   save_case *c = context;
@@ -372,6 +460,7 @@ static const fx_test g_tests[] = {
     {"one process, round trip", alone},
     {"any layout into any other, bitwise", other_layouts},
     {"replicas share the writing", sharing},
+    {"several column ranges of one tensor a rank", lines_apart},
     {"more ranks than files", many_ranks},
     {"h5py and h5dump read whole tensors", foreign_readers},
     {"steps, latest, keep, leftovers", directories},

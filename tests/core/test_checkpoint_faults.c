@@ -189,9 +189,9 @@ static void save_rows(fx_control *control, void *context) {
   float w[ROWS * COLUMNS];
   for (int64_t i = 0; i < (high - low) * COLUMNS; i++) w[i] = element(low * COLUMNS + i, s->step, s->salt);
   fx_ckpt_region regions[] = {
-      {"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {low, 0}, {high - low, COLUMNS}, w},
-      {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {low, 0}, {high - low, COLUMNS}, w},
-      {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count}};
+      {"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {low, 0}, {high - low, COLUMNS}, w, 0},
+      {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {low, 0}, {high - low, COLUMNS}, w, 0},
+      {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count, 0}};
   fx_ckpt_state state = state_of(s->step);
   fx_status status =
       fx_ckpt_save(control, s->dir, &state, "", regions, rank == 0 ? 3 : 2, 0, 1, s->keep, NULL, NULL);
@@ -218,9 +218,10 @@ static small_save save_small(const char *dir, int64_t step, uint64_t salt, int r
 static int64_t wrong_in(const fx_ckpt *ckpt, uint64_t salt) {
   int64_t step = fx_ckpt_state_get(ckpt)->step, count = 0, wrong = 0;
   float w[ROWS * COLUMNS], m[ROWS * COLUMNS];
-  fx_ckpt_region regions[] = {{"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, w},
-                              {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, m},
-                              {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count}};
+  fx_ckpt_region regions[] = {
+      {"/model/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, w, 0},
+      {"/optimizer/exp_avg/w", FX_F32, 2, {ROWS, COLUMNS}, {0}, {ROWS, COLUMNS}, m, 0},
+      {"/model/count", FX_I64, 0, {0}, {0}, {0}, &count, 0}};
   if (fx_ckpt_read(ckpt, regions, 3) != FX_OK) return -1;
   for (int64_t i = 0; i < ROWS * COLUMNS; i++)
     wrong += w[i] != element(i, step, salt) || m[i] != element(i, step, salt);

@@ -150,13 +150,35 @@ static void relations(void) {
       {"attention: {params: {window: 8}}\n",
        ":1:30",
        {"attention.variant=causal takes no parameter attention.params.window"}},
-      {"parallel: {tensor: 2}\n", ":1:20", {"parallel.tensor=2 is not available yet"}},
-      {"parallel: {context: 2}\n", ":1:21", {"parallel.context=2 is not available yet"}},
-      {"parallel: {zero: 1}\n", ":1:18", {"parallel.zero=1 is not available yet"}},
+      {"parallel: {tensor: 3}\n",
+       ":1:20",
+       {"model.num_attention_heads=4 is not a multiple of parallel.tensor=3",
+        "set parallel.tensor to a divisor"}},
+      {"parallel: {tensor: 4}\nmodel: {hidden_size: 192, num_attention_heads: 12, num_key_value_heads: 6}\n",
+       ":1:20",
+       {"model.num_key_value_heads=6 is neither a multiple nor a divisor of parallel.tensor=4"}},
+      {"parallel: {tensor: 4}\nmodel: {intermediate_size: 98}\n",
+       ":1:20",
+       {"model.intermediate_size=98 is not a multiple of parallel.tensor=4; change one of them"}},
+      {"parallel: {tensor: 4}\ntrain: {micro_batch_size: 1, seq_length: 130}\n",
+       ":1:20",
+       {"train.micro_batch_size=1 x train.seq_length=130 rows are not a multiple of parallel.tensor=4",
+        "parallel.sequence=false"}},
+      {"parallel: {context: 2}\ntrain: {seq_length: 384}\n",
+       ":2:21",
+       {"train.seq_length=384 is not a multiple of 128 x parallel.context=2", "multiple of 256"}},
+      {"parallel: {context_exchange: alltoall}\n",
+       ":1:30",
+       {"parallel.context_exchange=alltoall is not available yet", "ring, allgather or auto"}},
+      {"parallel: {context_exchange: rnig}\n", ":1:30", {"rnig", "ring"}},
   };
   CHECK_BAD(rows);
   fx_config *cfg = NULL;
   CHECK_OK(fx_config_parse("model: {max_position_embeddings: 10, position: none}", "x", &cfg));
+  fx_config_destroy(cfg);
+  CHECK_OK(fx_config_parse("parallel: {tensor: 4, sequence: false}\n"
+                           "train: {micro_batch_size: 1, seq_length: 130}",
+                           "x", &cfg));
   fx_config_destroy(cfg);
 }
 
@@ -302,7 +324,6 @@ static void override_errors(void) {
        "windw=3: attention.variant=causal takes no parameter attention.params.windw"},
       {"optimizer.lr=1e-5",
        "command line: optimizer.lr=1e-5: optimizer.min_lr=0.001 is above optimizer.lr=1e-05"},
-      {"parallel.zero=1", "command line: parallel.zero=1: parallel.zero=1 is not available yet"},
       {"model.name=\"a\nb\"z", "command line: model.name=\"a?b\"z: not valid YAML"},
   };
   const char *path = fx_temp_file(fx_temp_dir(), "lr.yaml", "optimizer: {min_lr: 0.001}\n");

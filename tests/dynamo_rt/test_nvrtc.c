@@ -9,28 +9,53 @@
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "dynamo_rt/codegen/cuda/source.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
+#include "tests/attention/cubin.h"
 #include "tests/harness.h"
 
-static void compiles(const fx_cuda_source *source, fx_dtype dtype, const char *arch) {
+/* Every kernel of a cubin keeps its numbers in registers. */
+static int kernels_do_not_spill(const fx_cache_image *image, const char *arch) {
+  const Elf64_Shdr *symbols = cubin_section(image, ".symtab"), *strings = cubin_section(image, ".strtab");
+  int kernels = 0;
+  if (!CHECK(symbols && strings)) return 0;
+  const Elf64_Sym *symbol = (const void *)(image->data + symbols->sh_offset);
+  for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
+    const char *name = (const char *)image->data + strings->sh_offset + symbol[i].st_name;
+    if (ELF64_ST_TYPE(symbol[i].st_info) != STT_FUNC || name[0] == '$') continue; /* the compiler's own */
+    bool large_angles = strcmp(name, "rope_table") == 0; /* cosf keeps 2 / pi in local memory for those */
+    cubin_usage usage = cubin_usage_of(image, name);
+    CHECK_MSG(usage.registers > 0 && (usage.stack == 0 || large_angles),
+              "%s for %s: %d registers, %d bytes of stack", name, arch, usage.registers, usage.stack);
+    if (getenv("FX_SHOW")) printf("%-24s %s %d registers\n", name, arch, usage.registers);
+    kernels++;
+  }
+  return kernels;
+}
+
+/* Returns how many kernels there are. */
+static int compiles(const fx_cuda_source *source, fx_dtype dtype, const char *arch) {
   fx_cache_image image = {NULL, 0};
-  if (CHECK_OK(fx_cuda_op_compile(source, dtype, arch, &image)))
-    CHECK_MSG(image.size > 500 && memcmp(image.data, "\177ELF", 4) == 0,
-              "%s for %s: %zu bytes that are no cubin", source->name, arch, image.size);
+  int kernels = 0;
+  if (CHECK_OK(fx_cuda_op_compile(source, dtype, arch, &image)) &&
+      CHECK_MSG(image.size > 500 && memcmp(image.data, "\177ELF", 4) == 0,
+                "%s for %s: %zu bytes that are no cubin", source->name, arch, image.size))
+    kernels = kernels_do_not_spill(&image, arch);
   free(image.data);
+  return kernels;
 }
 
 static void all_sources_compile(void) {
   static const char *const archs[] = {"sm_80", "sm_90a"};
   enum { ARCHS = sizeof archs / sizeof archs[0] };
-  int sources = 0;
+  int sources = 0, kernels = 0;
   for (int i = 0; i < fx_cuda_op_sources_count; i++) {
     const fx_cuda_source *source = &fx_cuda_op_sources[i];
     if (!strstr(source->name, ".cuh")) sources++;
     for (int a = 0; !strstr(source->name, ".cuh") && a < ARCHS; a++)
       for (int type = 0; type <= fx_cuda_op_typed(source); type++)
-        compiles(source, type ? FX_BF16 : FX_F32, archs[a]);
+        kernels += compiles(source, type ? FX_BF16 : FX_F32, archs[a]);
   }
   CHECK_MSG(sources >= 6, "%d sources are embedded, expected at least 6", sources);
+  CHECK_MSG(kernels > ARCHS * FX_CUDA_KERNEL_COUNT, "only %d kernels were looked at", kernels);
 }
 
 static void cubins_are_kept(void) {

@@ -117,6 +117,35 @@ static void dropout_gradient_uses_the_same_mask(void) {
   fx_device_destroy(device);
 }
 
+/* Rows of a longer sequence, by blocks of 128 in another order, draw what they draw in the whole. */
+static void dropout_of_blocks(void) {
+  enum { T = 512, PART = 256, E = 6 };
+  static float whole[2 * T * E], part[2 * PART * E];
+  int64_t ordinals[2] = {4, 900}, iteration = 8;
+  int32_t blocks[2] = {128, 384};
+  fx_device *device = new_device(1);
+  fx_graph *g = fx_graph_create(NULL);
+  void *arena = NULL;
+  fx_dropout_attr attr = {.seed = 5, .site = 77, .p = 0.4f};
+  fx_value o = fx_graph_persistent(FX_AT(g), "o", ordinals, fx_type_1d(FX_I64, 2));
+  fx_value i = fx_graph_persistent(FX_AT(g), "i", &iteration, fx_type_1d(FX_I64, 1));
+  fx_value at = fx_graph_persistent(FX_AT(g), "blocks", blocks, fx_type_1d(FX_I32, 2));
+  fx_type all = fx_type_3d(FX_F32, 2, T, E), some = fx_type_3d(FX_F32, 2, PART, E);
+  fx_value ones = fx_fill(FX_AT(g), all, 1), fewer = fx_fill(FX_AT(g), some, 1);
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "whole", whole, all),
+           fx_dropout(FX_AT(g), ones, o, i, attr));
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "part", part, some),
+           fx_dropout_at(FX_AT(g), fewer, o, i, at, attr));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int b = 0; b < 2; b++)
+    for (int k = 0; k < 2; k++)
+      CHECK(memcmp(part + (b * PART + k * 128) * E, whole + (b * T + blocks[k]) * E,
+                   128 * E * sizeof(float)) == 0);
+  CHECK(memcmp(part, whole, 128 * E * sizeof(float)) != 0);
+  free(arena);
+  fx_device_destroy(device);
+}
+
 static void casts(void) {
   const float numbers[] = {0,        1,         -1.0078125f, 3.14159265f, 1e-40f, 65504, 3.3895314e38f,
                            INFINITY, -INFINITY, 1.00390625f};
@@ -161,7 +190,7 @@ static void adamw_and_clip(void) {
   fx_type type = fx_type_1d(FX_F32, N);
   fx_plan *plan = NULL;
   fx_value grad = fx_graph_persistent(FX_AT(g), "g", g_, type), factor;
-  fx_value n = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.5}, &factor);
+  fx_value n = fx_clip(FX_AT(g), fx_squares(g, &grad, 1), (fx_clip_attr){1.5}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", &norm, fx_type_1d(FX_F32, 1)), n);
   fx_adamw_values values = {fx_graph_persistent(FX_AT(g), "p", p, type),
                             grad,
@@ -175,7 +204,8 @@ static void adamw_and_clip(void) {
   float *copy[3] = {normals(N, 1, 0), normals(N, 1, 0), normals(N, 1, 0)};
   fx_value snapshot[3];
   for (int i = 0; i < 3; i++) snapshot[i] = fx_graph_persistent(FX_AT(g), "snapshot", copy[i], type);
-  fx_adamw(FX_AT(g), &values, snapshot, (fx_adamw_attr){0.9, 0.95, 1e-6, 0.1});
+  fx_adamw(FX_AT(g), &values, snapshot,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1});
   CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "update"}, device, &plan));
   CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
   CHECK_OK(fx_plan_bind(plan, arena));
@@ -212,6 +242,83 @@ static void adamw_and_clip(void) {
   free(dm);
   free(dv);
   free(arena);
+}
+
+/* One update of elements [first, first + n) at a rate of 0, which leaves the parameters: their rounded copy.
+ */
+static void round_parameters(float *p, int64_t first, int64_t n, int32_t stochastic, int64_t step, float norm,
+                             uint16_t *to) {
+  float lr = 0, factor = 1, *state = normals(3 * n, 1, 0);
+  fx_device *device = new_device(2);
+  fx_graph *g = fx_graph_create(NULL);
+  void *arena = NULL;
+  fx_plan *plan = NULL;
+  fx_type type = fx_type_1d(FX_F32, n), number = fx_type_1d(FX_F32, 1);
+  fx_adamw_values v = {.param = fx_graph_persistent(FX_AT(g), "p", p + first, type),
+                       .grad = fx_graph_persistent(FX_AT(g), "g", state, type),
+                       .exp_avg = fx_graph_persistent(FX_AT(g), "m", state + n, type),
+                       .exp_avg_sq = fx_graph_persistent(FX_AT(g), "v", state + 2 * n, type),
+                       .lr = fx_graph_persistent(FX_AT(g), "lr", &lr, number),
+                       .step = fx_graph_persistent(FX_AT(g), "step", &step, fx_type_1d(FX_I64, 1)),
+                       .norm = fx_graph_persistent(FX_AT(g), "norm", &norm, number),
+                       .factor = fx_graph_persistent(FX_AT(g), "factor", &factor, number),
+                       .compute = fx_graph_persistent(FX_AT(g), "copy", to + first, fx_type_1d(FX_BF16, n))};
+  fx_adamw(
+      FX_AT(g), &v, NULL,
+      (fx_adamw_attr){
+          .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .seed = 5, .first = first, .stochastic = stochastic});
+  CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "round"}, device, &plan));
+  CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes + 64));
+  CHECK_OK(fx_plan_bind(plan, arena));
+  CHECK_OK(fx_plan_run(plan, 0));
+  fx_plan_destroy(plan);
+  fx_device_destroy(device);
+  free(arena);
+  free(state);
+}
+
+static void adamw_rounds_a_copy(void) {
+  enum { N = 40003, CUT = 17005 }; /* CUT is no multiple of eight: a draw is split over two parts */
+  float *p = normals(N, 4, 1);
+  uint16_t *nearest = calloc(N, 2), *whole = calloc(N, 2), *parts = calloc(N, 2), *other = calloc(N, 2);
+  double bias = 0, square = 0;
+  int64_t differ = 0, ups = 0;
+  p[11] = INFINITY;
+  p[12] = NAN;
+  round_parameters(p, 0, N, 0, 1, 1.0f, nearest);
+  round_parameters(p, 0, N, 1, 1, 1.0f, whole);
+  round_parameters(p, 0, CUT, 1, 1, 1.0f, parts);
+  round_parameters(p, CUT, N - CUT, 1, 1, 1.0f, parts);
+  round_parameters(p, 0, N, 1, 2, 1.0f, other);
+  CHECK_MSG(memcmp(whole, parts, N * 2) == 0, "the copy depends on how the parameters are split");
+  for (int i = 0; i < N; i++) {
+    CHECK(nearest[i] == fx_f32_to_bf16(p[i]));
+    if (!isfinite(p[i])) {
+      CHECK(whole[i] == nearest[i]);
+      continue;
+    }
+    double step = ldexp(1, ilogb((double)p[i]) - 7),
+           off = ((double)fx_bf16_to_f32(whole[i]) - (double)p[i]) / step;
+    CHECK(fabs(off) < 1); /* one of the two neighbours */
+    bias += off / N;
+    square += off * off / N;
+    ups += whole[i] != nearest[i];
+    differ += whole[i] != other[i];
+  }
+  /* off is up or down by the other's probability: mean 0, variance E[x (1 - x)] = 1 / 6 */
+  CHECK_MSG(fabs(bias) < 5 * sqrt(1.0 / 6 / N), "rounding is biased by %.3g steps", bias);
+  CHECK_MSG(fabs(square - 1.0 / 6) < 0.01, "a variance of %.4g steps", square);
+  CHECK_MSG(ups > N / 8 && differ > N / 8, "%lld not to nearest, %lld differ from step to step",
+            (long long)ups, (long long)differ);
+  round_parameters(p, 0, N, 1, 3, INFINITY, other); /* a step that is skipped writes nothing */
+  memcpy(parts, other, N * 2);
+  round_parameters(p, 0, N, 0, 3, NAN, other);
+  CHECK(memcmp(parts, other, N * 2) == 0);
+  free(p);
+  free(nearest);
+  free(whole);
+  free(parts);
+  free(other);
 }
 
 static void ids_out_of_range_are_data_errors(void) {
@@ -294,9 +401,11 @@ static void head_in_chunks(void) {
 static const fx_test tests[] = {
     {"vector math against libm", vector_math_against_libm},
     {"dropout is a function of its counters", dropout_is_a_function_of_its_counters},
+    {"dropout of blocks of a sequence", dropout_of_blocks},
     {"dropout's gradient uses the same mask", dropout_gradient_uses_the_same_mask},
     {"casts", casts},
     {"AdamW and clipping", adamw_and_clip},
+    {"adamw rounds a copy", adamw_rounds_a_copy},
     {"ids out of range", ids_out_of_range_are_data_errors},
     {"head with cross-entropy in chunks", head_in_chunks}};
 FX_TEST_MAIN("ops", tests)

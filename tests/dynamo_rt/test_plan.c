@@ -63,6 +63,40 @@ static void cse_and_dce(void) {
   fx_device_destroy(device);
 }
 
+/* A pass that replaces a value takes the other looks at it along: a reshape of a folded sum, and one of a
+ * merged twin that its twin has not. */
+static void views_follow(void) {
+  enum { R = 3, N = 4 };
+  float x[R * N], w[N * N], sum[R * N], twin[R * N];
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, R * N, 1, 1);
+  fx_fill_normal(w, N * N, 2, 1);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value a = persistent(g, x, R, N), weight = persistent(g, w, N, N);
+  fx_value y = fx_linear(FX_AT(g), a, weight, FX_NONE, (fx_linear_attr){0, 0});
+  fx_value dx = fx_linear_dx(FX_AT(g), a, weight, (fx_linear_attr){0, 0});
+  fx_value flat = fx_reshape(FX_AT(g), fx_add(FX_AT(g), y, dx), 1, (int64_t[]){R * N});
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "sum", sum, fx_type_1d(FX_F32, R * N)),
+           fx_add(FX_AT(g), flat, flat));
+  fx_value first = fx_add(FX_AT(g), a, a), second = fx_add(FX_AT(g), a, a);
+  fx_store(FX_AT(g), persistent(g, twin, R, N), fx_add(FX_AT(g), first, a));
+  fx_value wide = fx_reshape(FX_AT(g), second, 2, (int64_t[]){1, R * N});
+  fx_accumulate(FX_AT(g), persistent(g, twin, 1, R * N), fx_add(FX_AT(g), wide, wide));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < N; c++) {
+      double want = 0;
+      for (int i = 0; i < N; i++) want += 2.0 * (double)x[r * N + i] * (double)(w[c * N + i] + w[i * N + c]);
+      CHECK_MSG(fabs((double)sum[r * N + c] - want) < 1e-4, "the sum is %g, not %g", (double)sum[r * N + c],
+                want);
+      CHECK_MSG(fabs((double)twin[r * N + c] - 7 * (double)x[r * N + c]) < 1e-4, "the twin is off");
+    }
+  free(arena);
+  fx_device_destroy(device);
+}
+
 /* Reads around a mutation must not be merged: the second sum sees the new value. */
 static void cse_respects_mutation(void) {
   float a[2] = {1, 1}, b[2] = {10, 10}, first[2], second[2];
@@ -76,6 +110,94 @@ static void cse_respects_mutation(void) {
   CHECK_OK(fx_device_create_cpu(1, "auto", &device));
   fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
   CHECK(first[0] == 11 && second[0] == 21 && a[0] == 11);
+  free(arena);
+  fx_device_destroy(device);
+}
+
+/* Two sums that begin with equal fills are two sums. */
+static void equal_beginnings_stay_apart(void) {
+  float x[4] = {1, 2, 3, 4}, y[4] = {10, 20, 30, 40}, sum_x[4], sum_y[4];
+  fx_type type = fx_type_2d(FX_F32, 1, 4);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value first = fx_fill(FX_AT(g), type, 1), second = fx_fill(FX_AT(g), type, 1);
+  first = fx_accumulate(FX_AT(g), first, persistent(g, x, 1, 4));
+  second = fx_accumulate(FX_AT(g), second, persistent(g, y, 1, 4));
+  fx_store(FX_AT(g), persistent(g, sum_x, 1, 4), first);
+  fx_store(FX_AT(g), persistent(g, sum_y, 1, 4), second);
+  fx_device *device = NULL;
+  void *arena = NULL;
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int i = 0; i < 4; i++) CHECK(sum_x[i] == 1 + x[i] && sum_y[i] == 1 + y[i]);
+  free(arena);
+  fx_device_destroy(device);
+}
+
+/* A layer that lays two halves of its input side by side the other way round, repeated. */
+static void repeated_assemblies(void) {
+  enum { R = 3, HALF = 4, C = 2 * HALF, LAYERS = 3 };
+  float x[R * C], weight[LAYERS][R * C], out[R * C];
+  fx_type type = fx_type_2d(FX_F32, R, C);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_device *device = NULL;
+  void *arena = NULL;
+  fx_fill_normal(x, R * C, 1, 1);
+  fx_value in = persistent(g, x, R, C), w[LAYERS], first = FX_NONE, result = FX_NONE, now = in;
+  for (int l = 0; l < LAYERS; l++) fx_fill_normal(weight[l], R * C, (uint64_t)(2 + l), 1);
+  for (int l = 0; l < LAYERS; l++) w[l] = persistent(g, weight[l], R, C);
+  int begin = fx_graph_num_nodes(g);
+  fx_value parts[2] = {fx_slice_heads(FX_AT(g), in, HALF, 1, HALF), fx_slice_heads(FX_AT(g), in, 0, 1, HALF)};
+  first = fx_add(FX_AT(g), fx_assemble(FX_AT(g), parts, (int64_t[]){0, HALF}, 2, type), w[0]);
+  int end = fx_graph_num_nodes(g);
+  now = first;
+  for (int l = 1; l < LAYERS; l++) {
+    result = first;
+    CHECK_OK(
+        fx_graph_repeat(g, begin, end, (fx_value[]){in, w[0]}, (fx_value[]){now, w[l]}, 2, l, &result, 1));
+    now = result;
+  }
+  fx_store(FX_AT(g), persistent(g, out, R, C), now);
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int l = 0; l < LAYERS; l++) {
+    float next[R * C];
+    for (int i = 0; i < R * C; i++) next[i] = x[i / C * C + (i + HALF) % C] + weight[l][i];
+    memcpy(x, next, sizeof x);
+  }
+  CHECK(memcmp(out, x, sizeof x) == 0);
+  free(arena);
+  fx_device_destroy(device);
+}
+
+/* Dimensions exchanged and made contiguous; the gradient goes back the same way. */
+static void exchanged_dimensions(void) {
+  enum { A = 2, B = 3, N = 4 };
+  float x[A * B * N], weight[A * B * N], out[A * B * N], dx[A * B * N];
+  fx_type type = fx_type_3d(FX_F32, A, B, N);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_device *device = NULL;
+  void *arena = NULL;
+  fx_fill_normal(x, A * B * N, 1, 1);
+  fx_fill_normal(weight, A * B * N, 2, 1);
+  fx_value in = fx_graph_persistent(FX_AT(g), "x", x, type), grad;
+  fx_value y = fx_copy(FX_AT(g), fx_swap_dims(FX_AT(g), in, 0, 1));
+  fx_value loss = fx_linear(FX_AT(g), fx_reshape(FX_AT(g), y, 2, (int64_t[]){1, A * B * N}),
+                            persistent(g, weight, 1, A * B * N), FX_NONE, (fx_linear_attr){0, 0});
+  CHECK_OK(fx_autograd(g, loss, &in, 1, &grad));
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "y", out, fx_type_3d(FX_F32, B, A, N)), y);
+  fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "dx", dx, type), grad);
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int a = 0; a < A; a++)
+    for (int b = 0; b < B; b++)
+      for (int n = 0; n < N; n++) {
+        CHECK(out[(b * A + a) * N + n] == x[(a * B + b) * N + n]);
+        CHECK(dx[(a * B + b) * N + n] == weight[(b * A + a) * N + n]);
+      }
+  g = fx_graph_create(NULL);
+  fx_swap_dims(FX_AT(g), fx_graph_persistent(FX_AT(g), "x", x, type), 0, 3);
+  CHECK_STATUS(fx_graph_status(g), FX_ERR_SHAPE);
+  fx_graph_destroy(g);
   free(arena);
   fx_device_destroy(device);
 }
@@ -272,6 +394,10 @@ static const fx_test tests[] = {
     {"overlapping buffers are refused", overlapping_buffers_are_refused},
     {"equal and unused nodes go", cse_and_dce},
     {"reads around a mutation stay apart", cse_respects_mutation},
+    {"views follow what they look at", views_follow},
+    {"two sums with equal beginnings stay apart", equal_beginnings_stay_apart},
+    {"a repeated layer that assembles", repeated_assemblies},
+    {"exchanged dimensions", exchanged_dimensions},
     {"gradients are written in place", folding_writes_in_place},
     {"gradients of slices are assembled", slices_are_assembled},
     {"a repeated layer equals a written-out one", repeated_layers_equal_written_out_ones},

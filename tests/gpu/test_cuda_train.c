@@ -61,10 +61,9 @@ static void declare_inputs(trainer *t) {
   CHECK_OK(fx_inputs_add(t->inputs, "factor", fx_type_1d(FX_F32, 1)));
   CHECK_OK(fx_inputs_add(t->inputs, "lr", fx_type_1d(FX_F32, 1)));
   CHECK_OK(fx_inputs_allocate_on(t->inputs, t->device));
-  CHECK_OK(fx_device_alloc_shared(t->device, FX_PLACE_HOST, 2 * sizeof(float), &memory));
+  CHECK_OK(fx_device_alloc_host(t->device, 2 * sizeof(float), &memory));
   t->results = memory;
-  CHECK_OK(
-      fx_device_alloc_shared(t->device, FX_PLACE_HOST, 3 * (size_t)t->params.numel * sizeof(float), &memory));
+  CHECK_OK(fx_device_alloc_host(t->device, 3 * (size_t)t->params.numel * sizeof(float), &memory));
   t->snapshot = memory;
 }
 
@@ -101,7 +100,7 @@ static fx_graph *record_update(const trainer *t) {
   const fx_params *p = &t->params;
   fx_type all = fx_type_1d(FX_F32, p->numel);
   fx_value factor, copies[3], grad = fx_graph_persistent(FX_AT(g), "gradients", p->grad, all);
-  fx_value norm = fx_clip(FX_AT(g), grad, (fx_clip_attr){1.0}, &factor);
+  fx_value norm = fx_clip(FX_AT(g), fx_squares(g, &grad, 1), (fx_clip_attr){1.0}, &factor);
   fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "norm", t->results + 1, fx_type_1d(FX_F32, 1)), norm);
   for (int i = 0; i < 3; i++)
     copies[i] = fx_graph_persistent(FX_AT(g), "snapshot", t->snapshot + i * p->numel, all);
@@ -114,7 +113,8 @@ static fx_graph *record_update(const trainer *t) {
                        .norm = norm,
                        .factor = factor,
                        .compute = FX_NONE};
-  fx_adamw(FX_AT(g), &v, copies, (fx_adamw_attr){0.9, 0.95, 1e-8, 0.1});
+  fx_adamw(FX_AT(g), &v, copies,
+           (fx_adamw_attr){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   return g;
 }
 
@@ -179,8 +179,8 @@ static void train(fx_device *device, fx_exec_mode mode, float losses[STEPS], flo
   free(moments);
   for (int i = 0; i < PLANS; i++) fx_plan_destroy(t.plan[i]);
   fx_device_release(device, t.arena);
-  fx_device_release_shared(device, FX_PLACE_HOST, t.results);
-  fx_device_release_shared(device, FX_PLACE_HOST, t.snapshot);
+  fx_device_release_host(device, t.results);
+  fx_device_release_host(device, t.snapshot);
   fx_inputs_destroy(t.inputs);
   fx_params_fini(&t.params);
 }

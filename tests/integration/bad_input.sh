@@ -44,9 +44,16 @@ case_of "sequence longer than positions" 2 'max_position_embeddings' "${good[@]}
 case_of "no data" 2 'data.train' "$here/tiny.yaml"
 case_of "unknown variant" 2 'attention.variant.*causal|causal.*attention.variant' "${good[@]}" attention.variant=causl
 case_of "sliding window without a window" 2 'window' "${good[@]}" attention.variant=sliding_window
-case_of "zero is not there yet" 2 'parallel.zero' "${good[@]}" parallel.zero=1
-case_of "tensor parallelism is not there yet" 2 'parallel.tensor' "${good[@]}" parallel.tensor=2
-case_of "context parallelism is not there yet" 2 'parallel.context' "${good[@]}" parallel.context=2
+case_of "a stage of ZeRO that is not there yet" 2 'parallel.zero=3 is not available yet' "${good[@]}" parallel.zero=3
+case_of "fewer ranks than parallel.tensor" 2 '1 ranks do not divide into parallel.tensor=2' "${good[@]}" parallel.tensor=2
+case_of "heads that do not divide over tensor ranks" 2 'model.num_attention_heads=4 is not a multiple of parallel.tensor=3' "${good[@]}" parallel.tensor=3
+case_of "key heads that do not divide" 2 'model.num_key_value_heads=6 is neither.*parallel.tensor=4' "${good[@]}" parallel.tensor=4 model.hidden_size=192 model.num_attention_heads=12 model.num_key_value_heads=6
+case_of "features that do not divide" 2 'model.intermediate_size=98 is not a multiple of parallel.tensor=4' "${good[@]}" parallel.tensor=4 model.intermediate_size=98
+case_of "rows that do not divide" 2 'train.micro_batch_size=1 x train.seq_length=130 rows.*parallel.tensor=4' "${good[@]}" parallel.tensor=4 train.seq_length=130
+case_of "a sequence that context ranks cannot share" 2 'train.seq_length=128 .*256' "${good[@]}" parallel.context=2
+case_of "context ranks that are not there" 2 '1 ranks do not divide.*parallel.context=2' "${good[@]}" parallel.context=2 train.seq_length=256
+case_of "an exchange that does not exist" 2 'parallel.context_exchange.*(ring|allgather)' "${good[@]}" parallel.context_exchange=gossip
+case_of "all-to-all is not there yet" 2 'parallel.context_exchange=alltoall is not available yet' "${good[@]}" parallel.context_exchange=alltoall
 case_of "missing corpus" 3 'nowhere.txt' "${good[@]}" data.train=nowhere.txt
 case_of "empty corpus" 3 'empty.txt' "${good[@]}" data.train=empty.txt
 case_of "binary corpus" 3 'binary.bin' "${good[@]}" data.train=binary.bin

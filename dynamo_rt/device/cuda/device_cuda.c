@@ -20,7 +20,8 @@ typedef struct cuda_device {
   fx_cuda_context context;
   fx_cuda_late late;
   void *stream[FX_LANE_COUNT];
-  void *fork; /* event at which a recording's lanes leave the compute lane */
+  void *clock[2]; /* events with times */
+  void *fork;     /* event at which a recording's lanes leave the compute lane */
 } cuda_device;
 
 static fx_status enter(fx_device *base) {
@@ -45,42 +46,15 @@ static void cuda_release(fx_device *base, void *memory) {
     ((cuda_device *)base)->context.driver->memory_free((uint64_t)(uintptr_t)memory); /* waits for its users */
 }
 
-static fx_status alloc_managed(const cuda_device *device, size_t bytes, void **out) {
-  const fx_cuda_driver *driver = device->context.driver;
-  uint64_t address = 0;
-  int concurrent = 0;
-  FX_TRY(fx_cuda_check(
-      driver,
-      driver->device_attribute(&concurrent, FX_CU_ATTRIBUTE_CONCURRENT_MANAGED, device->context.device),
-      "an attribute of the GPU"));
-  FX_TRY(fx_cuda_check(driver, driver->memory_alloc_managed(&address, bytes, FX_CU_MANAGED_GLOBAL),
-                       "memory shared with the GPU"));
-  if (concurrent &&
-      driver->memory_advise(address, bytes, FX_CU_ADVISE_PREFERRED_LOCATION, device->context.device) != 0) {
-    driver->memory_free(address);
-    return fx_error(FX_ERR_DEVICE, "the driver does not keep shared memory on the GPU");
-  }
-  *out = (void *)(uintptr_t)address;
-  return FX_OK;
-}
-
-static fx_status cuda_alloc_shared(fx_device *base, fx_place place, size_t bytes, void **out) {
-  const cuda_device *device = (const cuda_device *)base;
-  const fx_cuda_driver *driver = device->context.driver;
+static fx_status cuda_alloc_host(fx_device *base, size_t bytes, void **out) {
+  const fx_cuda_driver *driver = ((const cuda_device *)base)->context.driver;
   FX_TRY(enter(base));
-  if (bytes == 0) bytes = 1;
-  if (place == FX_PLACE_DEVICE) return alloc_managed(device, bytes, out);
-  return fx_cuda_check(driver, driver->memory_alloc_host(out, bytes, FX_CU_HOST_PORTABLE),
+  return fx_cuda_check(driver, driver->memory_alloc_host(out, bytes ? bytes : 1, FX_CU_HOST_PORTABLE),
                        "pinned memory of the host");
 }
 
-static void cuda_release_shared(fx_device *base, fx_place place, void *memory) {
-  const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
-  if (enter(base) != FX_OK) return;
-  if (place == FX_PLACE_DEVICE)
-    driver->memory_free((uint64_t)(uintptr_t)memory);
-  else
-    driver->memory_free_host(memory);
+static void cuda_release_host(fx_device *base, void *memory) {
+  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->memory_free_host(memory);
 }
 
 static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) {
@@ -96,6 +70,22 @@ static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) 
 static fx_status cuda_launch(fx_device *base, fx_lane lane, fx_task_fn task, void *arg) {
   FX_TRY(enter(base));
   return task(arg, ((cuda_device *)base)->stream[lane]);
+}
+
+static fx_status cuda_launch_timed(fx_device *base, fx_lane lane, fx_task_fn task, void *arg, int64_t *ns) {
+  const cuda_device *device = (const cuda_device *)base;
+  const fx_cuda_driver *driver = device->context.driver;
+  void *stream = device->stream[lane];
+  float ms = 0;
+  FX_TRY(enter(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[0], stream), "the record of an event"));
+  FX_TRY(task(arg, stream));
+  FX_TRY(fx_cuda_check(driver, driver->event_record(device->clock[1], stream), "the record of an event"));
+  FX_TRY(base->vtable->sync(base));
+  FX_TRY(fx_cuda_check(driver, driver->event_elapsed(&ms, device->clock[0], device->clock[1]),
+                       "the time between two events"));
+  *ns = (int64_t)(1e6 * (double)ms);
+  return FX_OK;
 }
 
 /* ---- events: the driver's own handles ---- */
@@ -231,6 +221,10 @@ static fx_status cuda_fill(fx_device *base, fx_lane lane, void *memory, int byte
                        "a fill");
 }
 
+static void cuda_autotune(fx_device *base, bool on) {
+  fx_cuda_gemm_autotune(((cuda_device *)base)->context.gemm, on);
+}
+
 static void cuda_destroy(fx_device *base) {
   cuda_device *device = (cuda_device *)base;
   const fx_cuda_driver *driver = device->context.driver;
@@ -240,7 +234,9 @@ static void cuda_destroy(fx_device *base) {
     if (device->late.kernels) device->late.destroy(device->late.kernels);
     fx_cuda_kernels_unload(device->context.kernels);
     if (device->context.fault) driver->memory_free_host(device->context.fault);
-    if (device->fork) driver->event_destroy(device->fork);
+    void *events[] = {device->fork, device->clock[0], device->clock[1]};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+      if (events[i]) driver->event_destroy(events[i]);
     for (int l = 0; l < FX_LANE_COUNT; l++)
       if (device->stream[l]) driver->stream_destroy(device->stream[l]);
     driver->context_release(device->context.device);
@@ -252,10 +248,11 @@ static const fx_device_vtable g_cuda_vtable = {
     .name = "cuda",
     .alloc = cuda_alloc,
     .release = cuda_release,
-    .alloc_shared = cuda_alloc_shared,
-    .release_shared = cuda_release_shared,
+    .alloc_host = cuda_alloc_host,
+    .release_host = cuda_release_host,
     .memory_info = cuda_memory_info,
     .launch = cuda_launch,
+    .launch_timed = cuda_launch_timed,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
@@ -268,6 +265,7 @@ static const fx_device_vtable g_cuda_vtable = {
     .recording_destroy = cuda_recording_destroy,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .autotune = cuda_autotune,
     .destroy = cuda_destroy,
 };
 
@@ -299,6 +297,8 @@ static fx_status fill_context(cuda_device *device) {
     FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),
                          "a stream"));
   FX_TRY(fx_cuda_check(driver, driver->event_create(&device->fork, FX_CU_EVENT_DISABLE_TIMING), "an event"));
+  for (int i = 0; i < 2; i++)
+    FX_TRY(fx_cuda_check(driver, driver->event_create(&device->clock[i], 0), "an event"));
   FX_TRY(fx_cuda_check(
       driver,
       driver->memory_alloc_host((void **)&context->fault, sizeof *context->fault, FX_CU_HOST_PORTABLE),
@@ -325,7 +325,8 @@ fx_status fx_device_create_cuda(int ordinal, fx_device **out) {
                              .backend = FX_BACKEND_CUDA,
                              .threads = 1,
                              .isa = context->arch,
-                             .gemm = context};
+                             .gemm = context,
+                             .name = context->info.name};
   status = fill_context(device);
   if (status != FX_OK) {
     cuda_destroy(&device->base);

@@ -28,9 +28,6 @@
   X(memory_free, "cuMemFree_v2", (uint64_t address))                                                        \
   X(memory_alloc_host, "cuMemHostAlloc", (void **address, size_t bytes, unsigned flags))                    \
   X(memory_free_host, "cuMemFreeHost", (void *address))                                                     \
-  X(memory_alloc_managed, "cuMemAllocManaged", (uint64_t * address, size_t bytes, unsigned flags))          \
-  X(memory_advise, "cuMemAdvise", (uint64_t address, size_t bytes, int advice, int device))                 \
-  X(memory_prefetch, "cuMemPrefetchAsync", (uint64_t address, size_t bytes, int device, void *stream))      \
   X(memory_fill, "cuMemsetD8Async", (uint64_t address, unsigned char byte, size_t count, void *stream))     \
   X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t bytes, void *stream))                        \
   X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                       \
@@ -75,7 +72,6 @@ enum {
   FX_CU_ATTRIBUTE_MULTIPROCESSORS = 16,
   FX_CU_ATTRIBUTE_MAJOR = 75,
   FX_CU_ATTRIBUTE_MINOR = 76,
-  FX_CU_ATTRIBUTE_CONCURRENT_MANAGED = 89,
   FX_CU_FUNCTION_LOCAL_BYTES = 3,
   FX_CU_FUNCTION_REGISTERS = 4,
   FX_CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
@@ -83,8 +79,6 @@ enum {
   FX_CU_EVENT_DISABLE_TIMING = 2,
   FX_CU_CAPTURE_THREAD_LOCAL = 1,
   FX_CU_HOST_PORTABLE = 1,
-  FX_CU_MANAGED_GLOBAL = 1,
-  FX_CU_ADVISE_PREFERRED_LOCATION = 3,
   FX_CU_ERROR_NO_DEVICE = 100
 };
 

@@ -57,7 +57,7 @@ enum { LOGITS_BYTES = 64 << 20, MIN_CHUNK = 64 };
 
 /* Each chunk reads the head twice and, after the first, adds to its whole gradient: chunks of equal size, as
  * few as fit. (250 rows and 6 rows of GPT-2's vocabulary would read 600 MB for the 6.) */
-static int64_t chunk_rows(int64_t rows, int64_t vocab) {
+int64_t fx_head_chunk_rows(int64_t rows, int64_t vocab) {
   int64_t fit = fx_max_i64(MIN_CHUNK, LOGITS_BYTES / ((int64_t)sizeof(float) * vocab));
   return fx_max_i64(1, fx_ceil_div(rows, fx_max_i64(1, fx_ceil_div(rows, fit))));
 }
@@ -65,19 +65,19 @@ static int64_t chunk_rows(int64_t rows, int64_t vocab) {
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
   (void)out, (void)attr, (void)threads;
   int64_t vocab = in[1]->dim[0];
-  return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
+  return (size_t)(fx_head_chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
 }
 
-FX_ISA_CLONES static float row_max(const float *x, int64_t n) {
+FX_ISA_CLONES float fx_row_max(const float *x, int64_t n) {
   float m = -INFINITY;
 #pragma omp simd reduction(max : m)
   for (int64_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
   return m;
 }
 
-/* x := exp(x - m), returns the sum. Blocks are summed in float, the blocks in double: a vocabulary of 100,000
- * loses no digits, whatever the width of the vectors. */
-FX_ISA_CLONES static float row_exp(float *x, float m, int64_t n) {
+/* Blocks are summed in float, the blocks in double: a vocabulary of 100,000 loses no digits, whatever the
+ * width of the vectors. */
+FX_ISA_CLONES float fx_row_exp(float *x, float m, int64_t n) {
   enum { SUM_BLOCK = 256 };
   double total = 0;
   for (int64_t begin = 0; begin < n; begin += SUM_BLOCK) {
@@ -94,7 +94,7 @@ FX_ISA_CLONES static float row_exp(float *x, float m, int64_t n) {
   return (float)total;
 }
 
-FX_ISA_CLONES static void row_scale(float *x, float s, int64_t n) {
+FX_ISA_CLONES void fx_row_scale(float *x, float s, int64_t n) {
   for (int64_t i = 0; i < n; i++) x[i] *= s;
 }
 
@@ -105,10 +105,10 @@ static float cross_entropy_row(float *logits, int64_t vocab, int64_t valid, int3
     if (grad) memset(logits, 0, (size_t)vocab * sizeof(float));
     return 0.0f;
   }
-  float m = row_max(logits, valid), picked = logits[target];
-  float sum = row_exp(logits, m, valid);
+  float m = fx_row_max(logits, valid), picked = logits[target];
+  float sum = fx_row_exp(logits, m, valid);
   if (grad) {
-    row_scale(logits, factor / sum, valid);
+    fx_row_scale(logits, factor / sum, valid);
     logits[target] -= factor;
     memset(logits + valid, 0, (size_t)(vocab - valid) * sizeof(float));
   }
@@ -137,7 +137,7 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
 
 fx_status fx_head_ce_cpu(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), vocab = args->in[1]->type.dim[0];
-  int64_t step = chunk_rows(rows, vocab), valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
+  int64_t step = fx_head_chunk_rows(rows, vocab), valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   const int32_t *targets = args->in[2]->data;
   if (valid == 0) valid = vocab;
   for (int64_t r = 0; r < rows; r++)
@@ -159,16 +159,18 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args) {
   const fx_dropout_attr *attr = args->attr;
   const float *x = args->in[0]->data;
   const int64_t *ordinal = args->in[1]->data;
+  const int32_t *blocks = args->in[3] ? args->in[3]->data : NULL;
   uint64_t step = (uint64_t) * (const int64_t *)args->in[2]->data;
   uint64_t site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer;
   float *y = args->out[0]->data, keep = 1.0f / (1.0f - attr->p);
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
-          length = args->in[0]->type.dim[1];
+          length = attr->length ? attr->length : args->in[0]->type.dim[1];
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
     /* counter: 4 channels a draw; positions of a sample stay apart by `quads` counters, samples by 2^40 */
-    int64_t quads = fx_ceil_div(cols, 4);
-    uint64_t base = ((uint64_t)ordinal[r / length] << 40) + (uint64_t)(r % length * quads);
+    int64_t quads = fx_ceil_div(cols, 4), row = attr->first_row + r, t = row % length;
+    int64_t position = blocks ? blocks[t / 128] + t % 128 : t;
+    uint64_t base = ((uint64_t)ordinal[row / length] << 40) + (uint64_t)(position * quads);
     for (int64_t q = 0; q < quads; q++) {
       fx_philox random = fx_philox_at(attr->seed, site, base + (uint64_t)q, step);
       for (int64_t i = 4 * q; i < fx_min_i64(cols, 4 * q + 4); i++)

@@ -24,6 +24,7 @@ fx_status fx_copy_cpu(const fx_kernel_args *args);
 fx_status fx_cast_cpu(const fx_kernel_args *args);
 fx_status fx_store_cpu(const fx_kernel_args *args);
 fx_status fx_linear_cpu(const fx_kernel_args *args);
+fx_status fx_add_bias_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dx_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dx_act_cpu(const fx_kernel_args *args);
 fx_status fx_linear_dw_cpu(const fx_kernel_args *args);
@@ -39,14 +40,23 @@ fx_status fx_embedding_cpu(const fx_kernel_args *args);
 fx_status fx_embedding_grad_cpu(const fx_kernel_args *args);
 fx_status fx_head_ce_cpu(const fx_kernel_args *args);
 fx_status fx_dropout_cpu(const fx_kernel_args *args);
+fx_status fx_squares_cpu(const fx_kernel_args *args);
 fx_status fx_clip_cpu(const fx_kernel_args *args);
 fx_status fx_adamw_cpu(const fx_kernel_args *args);
+
+/* Parts of a cross-entropy over one row of n logits, shared by the ops that have one: its maximum; x :=
+ * exp(x - m), returning the sum; x := s x. */
+float fx_row_max(const float *x, int64_t n);
+float fx_row_exp(float *x, float m, int64_t n);
+void fx_row_scale(float *x, float s, int64_t n);
+/* Rows of logits that are worked on at once. */
+int64_t fx_head_chunk_rows(int64_t rows, int64_t vocab);
 
 size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);
 size_t fx_linear_dw_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
-size_t fx_clip_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+size_t fx_squares_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 
 #endif

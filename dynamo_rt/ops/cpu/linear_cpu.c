@@ -54,6 +54,19 @@ fx_status fx_linear_cpu(const fx_kernel_args *args) {
   return FX_OK;
 }
 
+FX_ISA_CLONES static void add_row(float *y, const float *x, const float *bias, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = x[i] + bias[i];
+}
+
+fx_status fx_add_bias_cpu(const fx_kernel_args *args) {
+  const float *x = args->in[0]->data, *bias = args->in[1]->data;
+  float *y = args->out[0]->data;
+  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+#pragma omp parallel for schedule(static) num_threads(args->threads)
+  for (int64_t r = 0; r < rows; r++) add_row(y + r * cols, x + r * cols, bias, cols);
+  return FX_OK;
+}
+
 fx_status fx_linear_dx_cpu(const fx_kernel_args *args) {
   const fx_linear_attr *attr = args->attr;
   int64_t rows = fx_type_rows(&args->in[0]->type), width_out = fx_type_cols(&args->in[0]->type);

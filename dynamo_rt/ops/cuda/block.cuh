@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all kernels of this folder begin with: fixed-width types (NVRTC has no headers here), and reductions
- * over a block whose order is fixed, so that a kernel gives the same bits every time. */
+/* What all kernels of this folder begin with: fixed-width types (NVRTC has no headers here), the element type
+ * T of this compilation with its 16-byte vectors, and reductions over a block whose order is fixed, so that a
+ * kernel gives the same bits every time. All arithmetic is fp32; T is rounded to nearest even at the store.
+ */
 typedef long long i64;
 typedef unsigned long long u64;
 typedef unsigned u32;
@@ -19,6 +21,103 @@ __device__ inline float warp_max(float x) {
   for (int step = WARP / 2; step > 0; step >>= 1) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
   return x;
 }
+
+/* ---- elements ---- */
+
+#if T_IS_BF16
+typedef unsigned short T;
+#define NAME(name) name##_bf16
+#else
+typedef float T;
+#define NAME(name) name##_f32
+#endif
+/* A kernel of type T, and one of no type, for blocks of at most `threads`. */
+#define KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) NAME(name)
+#define KERNEL_RESIDENT(name, threads, blocks) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) NAME(name) /* that many a multiprocessor */
+#define SINGLE_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+
+/* VEC: elements of 16 bytes. FLAT: threads of a pointwise block, EACH: vectors of one thread of it, all of
+ * which are under way before the first is used. */
+enum { VEC = 16 / sizeof(T), FLAT = 256, EACH = 16 / VEC };
+
+__device__ inline u32 pack_bf16(float low, float high) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+__device__ inline float low_bf16(u32 both) {
+  return __uint_as_float(both << 16);
+}
+__device__ inline float high_bf16(u32 both) {
+  return __uint_as_float(both & 0xFFFF0000u);
+}
+
+__device__ inline float get(const T *p) {
+#if T_IS_BF16
+  return __uint_as_float((u32)*p << 16);
+#else
+  return *p;
+#endif
+}
+__device__ inline void put(T *p, float x) {
+#if T_IS_BF16
+  *p = (T)pack_bf16(x, 0.0f);
+#else
+  *p = x;
+#endif
+}
+
+__device__ inline uint4 load_vector(const T *p) {
+  return *(const uint4 *)p;
+}
+__device__ inline void unpack(uint4 v, float (&x)[VEC]) {
+  u32 word[4] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < 4; i++) {
+#if T_IS_BF16
+    x[2 * i] = low_bf16(word[i]), x[2 * i + 1] = high_bf16(word[i]);
+#else
+    x[i] = __uint_as_float(word[i]);
+#endif
+  }
+}
+__device__ inline uint4 pack(const float (&x)[VEC]) {
+  u32 word[4];
+  for (int i = 0; i < 4; i++) {
+#if T_IS_BF16
+    word[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+#else
+    word[i] = __float_as_uint(x[i]);
+#endif
+  }
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
+__device__ inline void store_vector(T *p, const float (&x)[VEC]) {
+  *(uint4 *)p = pack(x);
+}
+/* VEC floats from a place that is a multiple of 16 bytes */
+__device__ inline void load_floats(const float *p, float (&x)[VEC]) {
+  for (int i = 0; i < VEC; i += 4) {
+    float4 v = *(const float4 *)(p + i);
+    x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+  }
+}
+
+/* Whether vectors may be read or written there; NULL may. */
+template <typename... P> __device__ inline bool aligned(const P *...p) {
+  return (((u64)p | ...) & 15) == 0;
+}
+
+/* exp: to the last bits in fp32, to a few units of 2^-23 where bfloat16 hides them. */
+__device__ inline float exponential(float x) {
+#if T_IS_BF16
+  return __expf(x);
+#else
+  return expf(x);
+#endif
+}
+
+/* ---- sums over a block ---- */
 
 /* Sum over the threads of a one-dimensional block, given to all of them; every thread must call. */
 template <typename T> __device__ inline T block_sum(T x) {
@@ -48,4 +147,80 @@ __device__ inline i64 grid_index() {
 }
 __device__ inline i64 grid_stride() {
   return (i64)gridDim.x * blockDim.x;
+}
+
+/* y[i] = f(a[i], b[i]) for a grid of FLAT threads a block; y may be a or b. */
+template <typename F> __device__ inline void map(const T *a, const T *b, T *y, i64 n, F f) {
+  i64 vectors = aligned(a, b, y) ? n / VEC : 0, step = (i64)gridDim.x * FLAT * EACH;
+  for (i64 first = (i64)blockIdx.x * FLAT * EACH + threadIdx.x; first < vectors; first += step) {
+    uint4 in[EACH][2];
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+      i64 at = first + j * FLAT;
+      if (at < vectors) in[j][0] = load_vector(a + at * VEC), in[j][1] = load_vector(b + at * VEC);
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+      i64 at = first + j * FLAT;
+      float u[VEC], v[VEC];
+      unpack(in[j][0], u), unpack(in[j][1], v);
+#pragma unroll
+      for (int i = 0; i < VEC; i++) u[i] = f(u[i], v[i]);
+      if (at < vectors) store_vector(y + at * VEC, u);
+    }
+  }
+  for (i64 i = vectors * VEC + grid_index(); i < n; i += grid_stride()) put(y + i, f(get(a + i), get(b + i)));
+}
+/* y[i] = f(x[i]) */
+template <typename F> __device__ inline void map(const T *x, T *y, i64 n, F f) {
+  i64 vectors = aligned(x, y) ? n / VEC : 0, step = (i64)gridDim.x * FLAT * EACH;
+  for (i64 first = (i64)blockIdx.x * FLAT * EACH + threadIdx.x; first < vectors; first += step) {
+    uint4 in[EACH];
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+      if (first + j * FLAT < vectors) in[j] = load_vector(x + (first + j * FLAT) * VEC);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+      float u[VEC];
+      unpack(in[j], u);
+#pragma unroll
+      for (int i = 0; i < VEC; i++) u[i] = f(u[i]);
+      if (first + j * FLAT < vectors) store_vector(y + (first + j * FLAT) * VEC, u);
+    }
+  }
+  for (i64 i = vectors * VEC + grid_index(); i < n; i += grid_stride()) put(y + i, f(get(x + i)));
+}
+
+/* Philox4x32-10, the text of dynamo_rt/base/philox.h */
+struct philox {
+  u32 word[4];
+};
+
+__device__ inline philox philox_at(u64 seed, u64 site, u64 index, u64 step) {
+  u64 key = seed * 0x9E3779B97F4A7C15ull ^ site;
+  u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+  u32 c0 = (u32)index, c1 = (u32)(index >> 32), c2 = (u32)step, c3 = (u32)(step >> 32);
+  for (int round = 0; round < 10; round++) {
+    u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+    u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+    c1 = (u32)p1, c3 = (u32)p0, c0 = n0, c2 = n2;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  philox out = {{c0, c1, c2, c3}};
+  return out;
+}
+
+/* What went wrong first on this device: filled once, read by the host (device/cuda/context.h). */
+struct fault {
+  int kind; /* 0: nothing */
+  int id;
+  i64 place, limit;
+};
+enum { FAULT_ID = 1, FAULT_TARGET = 2 };
+
+__device__ inline void tell(fault *report, int kind, int id, i64 place, i64 limit) {
+  if (atomicCAS_system(&report->kind, 0, kind) != 0) return;
+  report->id = id;
+  report->place = place;
+  report->limit = limit;
 }

@@ -3,23 +3,16 @@
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
-/* From the pinned slot of this run; the host keeps it unchanged until the plan is done. */
-fx_status fx_input_cuda(const fx_kernel_args *args) {
-  const fx_input_attr *attr = args->attr;
-  return fx_cuda_run_copy(args, args->out[0]->data, (const char *)args->slot + attr->offset,
-                          fx_type_bytes(&attr->type));
-}
-
 fx_status fx_add_cuda(const fx_kernel_args *args) {
   void *a = args->in[0]->data, *b = args->in[1]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_ADD, FX_F32, n, FX_CUDA_ARGS(&a, &b, &y, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_ADD, args->out[0]->type.dtype, n, FX_CUDA_ARGS(&a, &b, &y, &n));
 }
 
 fx_status fx_scale_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *s = args->in[1]->data, *y = args->out[0]->data;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_SCALE, FX_F32, n, FX_CUDA_ARGS(&x, &s, &y, &n));
+  return fx_cuda_run_flat(args, FX_CUDA_SCALE, args->out[0]->type.dtype, n, FX_CUDA_ARGS(&x, &s, &y, &n));
 }
 
 fx_status fx_fill_cuda(const fx_kernel_args *args, float number) {
@@ -28,29 +21,83 @@ fx_status fx_fill_cuda(const fx_kernel_args *args, float number) {
   return fx_cuda_run_flat(args, FX_CUDA_FILL, FX_F32, n, FX_CUDA_ARGS(&y, &number, &n));
 }
 
-typedef struct view {
+typedef struct view { /* of convert.cu */
   int64_t dim[FX_MAX_DIMS], stride_from[FX_MAX_DIMS], stride_to[FX_MAX_DIMS];
+  int32_t first, reserved;
 } view;
+
+/* Dimensions of one element and those that lie together with the next one on both sides disappear. */
+static view merge_dimensions(const fx_type *from, const fx_type *to) {
+  view v;
+  int last = FX_MAX_DIMS; /* the dimension merged into; those from it on are filled */
+  for (int d = from->ndim - 1; d >= 0; d--) {
+    if (from->dim[d] == 1) continue;
+    bool joins = last < FX_MAX_DIMS && from->stride[d] == v.stride_from[last] * v.dim[last] &&
+                 to->stride[d] == v.stride_to[last] * v.dim[last];
+    if (joins) {
+      v.dim[last] *= from->dim[d];
+      continue;
+    }
+    last--;
+    v.dim[last] = from->dim[d];
+    v.stride_from[last] = from->stride[d];
+    v.stride_to[last] = to->stride[d];
+  }
+  for (int d = 0; d < last; d++) {
+    v.dim[d] = 1;
+    v.stride_from[d] = v.stride_to[d] = 0;
+  }
+  v.first = last < FX_MAX_DIMS ? last : FX_MAX_DIMS - 1;
+  v.reserved = 0;
+  return v;
+}
+
+/* Counts the view in units of up to 16 bytes; returns their size. */
+static int widen(view *v, int size, const void *x, const void *y) {
+  int end = FX_MAX_DIMS - 1;
+  bool together = v->stride_from[end] == 1 && v->stride_to[end] == 1;
+  while (together && size < 16) {
+    bool even = ((uintptr_t)x | (uintptr_t)y) % (2 * (size_t)size) == 0 && v->dim[end] % 2 == 0;
+    for (int d = 0; d < end; d++) even &= v->stride_from[d] % 2 == 0 && v->stride_to[d] % 2 == 0;
+    if (!even) break;
+    v->dim[end] /= 2;
+    for (int d = 0; d < end; d++) v->stride_from[d] /= 2, v->stride_to[d] /= 2;
+    size *= 2;
+  }
+  return size;
+}
+
+/* Contiguous bytes. Short ones by a kernel, also from and to pinned memory of the host: a recording of
+ * kernels alone is launched in a time that does not grow with their number, copies in it break that. */
+static fx_status move(const fx_kernel_args *args, void *y, const void *x, size_t bytes) {
+  enum { KERNEL_BYTES = 1 << 20 };
+  view v = {.dim = {1, 1, 1, 1, (int64_t)bytes}, .stride_from = {[4] = 1}, .stride_to = {[4] = 1}};
+  if (bytes == 0 || bytes > KERNEL_BYTES) return fx_cuda_run_copy(args, y, x, bytes);
+  int unit = widen(&v, 1, x, y);
+  int64_t n = (int64_t)bytes / unit;
+  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, n, FX_CUDA_ARGS(&x, &y, &v, &unit, &n));
+}
+
+/* From the pinned slot of this run; the host keeps it unchanged until the plan is done. */
+fx_status fx_input_cuda(const fx_kernel_args *args) {
+  const fx_input_attr *attr = args->attr;
+  return move(args, args->out[0]->data, (const char *)args->slot + attr->offset, fx_type_bytes(&attr->type));
+}
 
 fx_status fx_copy_cuda(const fx_kernel_args *args) {
   const fx_type *from = &args->in[0]->type, *to = &args->out[0]->type;
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int size = (int)fx_dtype_bytes(from->dtype);
   int64_t n = fx_type_numel(from);
-  view v;
-  if (fx_type_contiguous(from) && fx_type_contiguous(to))
-    return fx_cuda_run_copy(args, y, x, (size_t)n * (size_t)size);
-  for (int d = 0; d < FX_MAX_DIMS; d++) {
-    int at = d - (FX_MAX_DIMS - from->ndim); /* aligned to the last dimension */
-    v.dim[d] = at >= 0 ? from->dim[at] : 1;
-    v.stride_from[d] = at >= 0 ? from->stride[at] : 0;
-    v.stride_to[d] = at >= 0 ? to->stride[at] : 0;
-  }
-  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, n, FX_CUDA_ARGS(&x, &y, &v, &size, &n));
+  if (fx_type_contiguous(from) && fx_type_contiguous(to)) return move(args, y, x, (size_t)n * (size_t)size);
+  view v = merge_dimensions(from, to);
+  int unit = widen(&v, size, x, y);
+  n = n * size / unit;
+  return fx_cuda_run_flat(args, FX_CUDA_COPY_VIEW, FX_F32, 4 * n, FX_CUDA_ARGS(&x, &y, &v, &unit, &n));
 }
 
 fx_status fx_store_cuda(const fx_kernel_args *args) {
-  return fx_cuda_run_copy(args, args->out[0]->data, args->in[1]->data, fx_type_bytes(&args->out[0]->type));
+  return move(args, args->out[0]->data, args->in[1]->data, fx_type_bytes(&args->out[0]->type));
 }
 
 fx_status fx_cast_cuda(const fx_kernel_args *args) {

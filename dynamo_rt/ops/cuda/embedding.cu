@@ -1,122 +1,179 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Table lookup, its deterministic backward, dropout. */
 
-/* What went wrong first on this device: filled once, read by the host (device/cuda/context.h). */
-struct fault {
-  int kind; /* 0: nothing */
-  int id;
-  i64 place, limit;
-};
-enum { FAULT_ID = 1 };
-
-/* grid: rows. An id outside the table leaves its row alone and is reported. */
-extern "C" __global__ void embedding(const int *ids, const float *table, float *y, i64 vocab, i64 cols,
-                                     fault *report) {
-  i64 r = blockIdx.x;
-  int id = ids[r];
-  if (id < 0 || id >= vocab) {
-    if (threadIdx.x == 0 && atomicCAS_system(&report->kind, 0, FAULT_ID) == 0) {
-      report->id = id;
-      report->place = r;
-      report->limit = vocab;
+/* A group of blockDim.x threads copies rows, one after the other, and looks up the next id meanwhile; an id
+ * outside the table leaves its row alone and is reported. */
+KERNEL_RESIDENT(embedding, FLAT, 6)
+(const int *ids, const T *table, T *y, i64 rows, i64 vocab, i64 cols, fault *report) {
+  i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+  int vectors = aligned(table, y) && cols % VEC == 0 ? (int)(cols / VEC) : 0, group = (int)blockDim.x;
+  int id = r < rows ? ids[r] : 0, next = 0;
+  for (; r < rows; r += step, id = next) {
+    if (r + step < rows) next = ids[r + step];
+    if (id < 0 || id >= vocab) {
+      if (threadIdx.x == 0) tell(report, FAULT_ID, id, r, vocab);
+      continue;
     }
-    return;
-  }
-  for (i64 i = threadIdx.x; i < cols; i += blockDim.x) y[r * cols + i] = table[id * cols + i];
-}
-
-/* A block owns one row of the table and up to SCAN * WIDE columns, looks through all ids and adds its rows of
- * dy in order of appearance: no atomics, the same bits every time. A thread looks at WIDE ids in a row, so
- * the order of the threads is the order of the ids; four loads are under way at a time and are added in
- * order. grid (vocab, column ranges), block SCAN. */
-enum { SCAN = 256, WIDE = 8 };
-
-extern "C" __global__ void __launch_bounds__(SCAN)
-    embedding_grad(const float *dy, const int *ids, float *dtable, i64 rows, i64 cols, int add) {
-  __shared__ int warp_count[SCAN / WARP];
-  __shared__ int place[SCAN * WIDE];
-  int mine = (int)blockIdx.x, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  i64 first = (i64)blockIdx.y * SCAN * WIDE + threadIdx.x;
-  float sum[WIDE];
-  for (int j = 0; j < WIDE; j++) {
-    i64 col = first + j * SCAN;
-    sum[j] = add && col < cols ? dtable[(i64)mine * cols + col] : 0.0f;
-  }
-  for (i64 begin = 0; begin < rows; begin += SCAN * WIDE) {
-    u32 hits = 0;
-    for (int j = 0; j < WIDE; j++) {
-      i64 r = begin + (i64)threadIdx.x * WIDE + j;
-      if (r < rows && ids[r] == mine) hits |= 1u << j;
+    const T *from = table + id * cols;
+    T *to = y + r * cols;
+    for (int i = (int)threadIdx.x; i < vectors; i += 2 * group) {
+      bool two = i + group < vectors;
+      uint4 a = load_vector(from + i * VEC), b;
+      if (two) b = load_vector(from + (i + group) * VEC);
+      *(uint4 *)(to + i * VEC) = a;
+      if (two) *(uint4 *)(to + (i + group) * VEC) = b;
     }
-    if (!__syncthreads_or(hits != 0)) continue;
-    int upto = __popc(hits); /* hits of this lane and those before it */
-    for (int step = 1; step < WARP; step *= 2) {
-      int other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
-      upto += lane >= step ? other : 0;
-    }
-    if (lane == WARP - 1) warp_count[warp] = upto;
-    __syncthreads();
-    int at = upto - __popc(hits), total = 0;
-    for (int w = 0; w < SCAN / WARP; w++) {
-      at += w < warp ? warp_count[w] : 0;
-      total += warp_count[w];
-    }
-    for (u32 left = hits; left; left &= left - 1)
-      place[at++] = (int)threadIdx.x * WIDE + __ffs((int)left) - 1;
-    __syncthreads();
-    for (int j = 0; j < WIDE; j++) {
-      i64 col = first + j * SCAN;
-      const float *in = dy + begin * cols + col;
-      int k = 0;
-      for (; col < cols && k + 4 <= total; k += 4) {
-        float a = in[place[k] * cols], b = in[place[k + 1] * cols], c = in[place[k + 2] * cols],
-              d = in[place[k + 3] * cols];
-        sum[j] += a, sum[j] += b, sum[j] += c, sum[j] += d;
-      }
-      for (; col < cols && k < total; k++) sum[j] += in[place[k] * cols];
-    }
-    __syncthreads();
-  }
-  for (int j = 0; j < WIDE; j++) {
-    i64 col = first + j * SCAN;
-    if (col < cols) dtable[(i64)mine * cols + col] = sum[j];
+    for (i64 i = vectors * VEC + threadIdx.x; i < cols; i += blockDim.x) to[i] = from[i];
   }
 }
+
+/* ---- backward: sums over runs of equal ids in the order of ops/cuda/index.cu ----
+ *
+ * A block adds the rows of dy of RUN entries, each thread WIDE columns. A run that lies inside them goes to
+ * the table; of one that goes on, the block's part goes to `tail` where it begins there and to `head` where
+ * it came from the block before: [blocks, cols] both. embedding_join adds those parts in order: however often
+ * an id appears, no block adds more than RUN rows and the sums have one order. */
+enum { RUN = 64, AT_ONCE = 8, JOIN_COLS = 32, JOIN_LANES = 8 };
+
+template <int WIDE> __device__ inline uint4 read_wide(const T *p) {
+  if constexpr (WIDE == 1)
+    return make_uint4(__float_as_uint(get(p)), 0, 0, 0);
+  else
+    return load_vector(p);
+}
+template <int WIDE> __device__ inline void add_wide(uint4 in, float (&sum)[WIDE]) {
+  float x[WIDE];
+  if constexpr (WIDE == 1)
+    x[0] = __uint_as_float(in.x);
+  else
+    unpack(in, x);
+  for (int i = 0; i < WIDE; i++) sum[i] += x[i];
+}
+
+template <int WIDE> __device__ inline void write_wide(float *to, const float (&x)[WIDE], bool add) {
+  if constexpr (WIDE == 1) {
+    to[0] = add ? to[0] + x[0] : x[0];
+  } else {
+    float old[WIDE] = {};
+    if (add) load_floats(to, old);
+    for (int i = 0; i < WIDE; i += 4)
+      *(float4 *)(to + i) =
+          make_float4(old[i] + x[i], old[i + 1] + x[i + 1], old[i + 2] + x[i + 2], old[i + 3] + x[i + 3]);
+  }
+}
+
+template <int WIDE>
+__device__ inline void sum_runs(const T *dy, const int *keys, const int *rows, float *dtable, float *head,
+                                float *tail, i64 n, i64 cols, int vocab, int add) {
+  __shared__ int key[RUN + 2], row[RUN]; /* with the neighbours' keys; -1 where there are none */
+  i64 begin = (i64)blockIdx.x * RUN, col = ((i64)blockIdx.y * blockDim.x + threadIdx.x) * WIDE;
+  int count = (int)(n - begin < RUN ? n - begin : RUN);
+  for (int i = threadIdx.x; i < RUN + 2; i += blockDim.x) {
+    i64 at = begin + i - 1;
+    key[i] = at >= 0 && at < n ? keys[at] : -1;
+    if (i < RUN && begin + i < n) row[i] = rows[begin + i];
+  }
+  __syncthreads();
+  if (col >= cols) return;
+  float sum[WIDE] = {};
+  bool came = key[0] == key[1];
+  for (int k = 0; k < count; k += AT_ONCE) {
+    uint4 in[AT_ONCE];
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++)
+      if (k + j < count) in[j] = read_wide<WIDE>(dy + row[k + j] * cols + col);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (k + j >= count) break;
+      int id = key[k + j + 1];
+      add_wide<WIDE>(in[j], sum);
+      bool last = k + j + 1 == count, ends = id != key[k + j + 2];
+      if (!ends && !last) continue;
+      if (came)
+        write_wide<WIDE>(head + blockIdx.x * cols + col, sum, false);
+      else if (!ends)
+        write_wide<WIDE>(tail + blockIdx.x * cols + col, sum, false);
+      else if (id < vocab)
+        write_wide<WIDE>(dtable + id * cols + col, sum, add);
+      came = false;
+      for (int i = 0; i < WIDE; i++) sum[i] = 0.0f;
+    }
+  }
+}
+
+KERNEL(embedding_grad, FLAT)
+(const T *dy, const int *keys, const int *rows, float *dtable, float *head, float *tail, i64 n, i64 cols,
+ int vocab, int add, int vectors) {
+  if (vectors)
+    sum_runs<VEC>(dy, keys, rows, dtable, head, tail, n, cols, vocab, add);
+  else
+    sum_runs<1>(dy, keys, rows, dtable, head, tail, n, cols, vocab, add);
+}
+
+#if !T_IS_BF16 /* of no type */
+/* The run that begins in block blockIdx.x of embedding_grad and goes on behind it: its tail, then the heads.
+ * block (JOIN_COLS, JOIN_LANES), grid.y ceil(cols / JOIN_COLS). */
+SINGLE_KERNEL(embedding_join, JOIN_COLS *JOIN_LANES)
+(const int *keys, float *dtable, const float *head, const float *tail, i64 n, i64 cols, int vocab, int add) {
+  __shared__ float part[JOIN_LANES][JOIN_COLS];
+  i64 begin = (i64)blockIdx.x * RUN, end = begin + RUN, col = (i64)blockIdx.y * JOIN_COLS + threadIdx.x;
+  if (end >= n) return;
+  int id = keys[end - 1];
+  if (id != keys[end] || id >= vocab || (begin > 0 && keys[begin - 1] == id)) return;
+  float sum = 0.0f;
+  i64 at = end + (i64)threadIdx.y * RUN, step = (i64)JOIN_LANES * RUN;
+  for (; col < cols && at + 3 * step < n && keys[at + 3 * step] == id; at += 4 * step) {
+    const float *in = head + at / RUN * cols + col;
+    i64 next = JOIN_LANES * cols;
+    float a = in[0], b = in[next], c = in[2 * next], d = in[3 * next];
+    sum += a, sum += b, sum += c, sum += d;
+  }
+  for (; col < cols && at < n && keys[at] == id; at += step) sum += head[at / RUN * cols + col];
+  part[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  sum = tail[blockIdx.x * cols + col];
+  for (int l = 0; l < JOIN_LANES; l++) sum += part[l][threadIdx.x];
+  dtable[id * cols + col] = add ? dtable[id * cols + col] + sum : sum;
+}
+#endif
 
 /* ---- dropout ---- */
 
-struct philox {
-  u32 word[4];
+struct dropout_params {
+  u64 seed, site;
+  u32 limit; /* a draw below it drops: p in units of 2^-24, and 8 bits more */
+  float keep;
+  i64 rows, cols, length, first;
 };
 
-/* Philox4x32-10, the text of dynamo_rt/base/philox.h */
-__device__ inline philox philox_at(u64 seed, u64 site, u64 index, u64 step) {
-  u64 key = seed * 0x9E3779B97F4A7C15ull ^ site;
-  u32 k0 = (u32)key, k1 = (u32)(key >> 32);
-  u32 c0 = (u32)index, c1 = (u32)(index >> 32), c2 = (u32)step, c3 = (u32)(step >> 32);
-  for (int round = 0; round < 10; round++) {
-    u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
-    u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
-    c1 = (u32)p1, c3 = (u32)p0, c0 = n0, c2 = n2;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
-  philox out = {{c0, c1, c2, c3}};
-  return out;
-}
-
-/* One draw of four channels a thread. x [samples * length, cols]; y may be x. */
-extern "C" __global__ void dropout(const float *x, const i64 *ordinal, const i64 *iteration, float *y,
-                                   u64 seed, u64 site, float p, float keep, i64 rows, i64 cols, i64 length) {
-  i64 quads = (cols + 3) / 4, n = rows * quads;
-  u64 step = (u64)*iteration;
-  for (i64 k = grid_index(); k < n; k += grid_stride()) {
-    i64 r = k / quads, q = k - r * quads;
-    u64 index = ((u64)ordinal[r / length] << 40) + (u64)(r % length * quads) + (u64)q;
-    philox random = philox_at(seed, site, index, step);
-    for (int j = 0; j < 4 && 4 * q + j < cols; j++) {
-      i64 at = r * cols + 4 * q + j;
-      float uniform = (float)(random.word[j] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
-      y[at] = uniform < p ? 0.0f : x[at] * keep;
+/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of all
+ * samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128 rows of a sample, or null. */
+KERNEL(dropout, FLAT)(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y,
+                      dropout_params d) {
+  bool vectors = aligned(x, y) && d.cols % VEC == 0;
+  i64 quads = (d.cols + 3) / 4, step = (i64)gridDim.x * blockDim.y;
+  u64 iter = (u64)*iteration;
+  for (i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y; r < d.rows; r += step) {
+    i64 sample = (d.first + r) / d.length;
+    i64 t = d.first + r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
+    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads);
+    for (i64 i = (i64)threadIdx.x * VEC; vectors && i < d.cols; i += blockDim.x * VEC) {
+      float u[VEC];
+      unpack(load_vector(x + r * d.cols + i), u);
+      for (int draw = 0; draw < VEC / 4; draw++) {
+        philox random = philox_at(d.seed, d.site, index + (u64)i / 4 + draw, iter);
+        for (int j = 0; j < 4; j++)
+          u[4 * draw + j] = random.word[j] < d.limit ? 0.0f : u[4 * draw + j] * d.keep;
+      }
+      store_vector(y + r * d.cols + i, u);
+    }
+    for (i64 q = threadIdx.x; !vectors && q < quads; q += blockDim.x) {
+      philox random = philox_at(d.seed, d.site, index + (u64)q, iter);
+      for (int j = 0; j < 4 && 4 * q + j < d.cols; j++) {
+        i64 at = r * d.cols + 4 * q + j;
+        put(y + at, random.word[j] < d.limit ? 0.0f : get(x + at) * d.keep);
+      }
     }
   }
 }

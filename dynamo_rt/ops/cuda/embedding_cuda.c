@@ -1,97 +1,181 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/ops/embedding.h"
 
+#include <math.h>
+
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/ops/cuda/gemm.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
-
-enum { SCAN = 256, WIDE = 8 }; /* of embedding_grad */
 
 static fx_cuda_fault *fault_of(const fx_kernel_args *args) {
   return ((const fx_cuda_context *)args->gemm)->fault;
 }
 
 fx_status fx_embedding_cuda(const fx_kernel_args *args) {
+  enum { COLUMNS = 16, RESIDENT = 6 }; /* of a thread at a time; blocks a multiprocessor */
   void *ids = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
   int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
           cols = args->in[1]->type.dim[1];
   fx_cuda_fault *fault = fault_of(args);
-  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, FX_F32, rows, cols,
-                          FX_CUDA_ARGS(&ids, &table, &y, &vocab, &cols, &fault));
+  return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, args->in[1]->type.dtype, rows, cols, COLUMNS, RESIDENT,
+                          FX_CUDA_ARGS(&ids, &table, &y, &rows, &vocab, &cols, &fault));
+}
+
+/* ---- its backward: places of each id in order (index.cu), then sums over them ---- */
+
+enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, SORT_CHUNK = 1024 }; /* of index.cu */
+enum { RUN = 64, JOIN_COLS = 32, JOIN_LANES = 8 };                    /* of embedding.cu */
+
+/* Offsets in the workspace of n places by cols columns. keys, rows: two of [n] each, which a pass of the sort
+ * reads and writes; count [DIGITS, sort blocks]; head, tail [blocks of RUN, cols]. */
+typedef struct grad_space {
+  size_t keys[2], rows[2], count, head, tail, bytes;
+} grad_space;
+
+static grad_space grad_space_of(int64_t n, int64_t cols) {
+  grad_space s;
+  size_t at = 0, list = fx_align_up((size_t)n * sizeof(int32_t), 256);
+  size_t parts = fx_align_up((size_t)(fx_ceil_div(n, RUN) * cols) * sizeof(float), 256);
+  for (int i = 0; i < 2; i++, at += list) s.keys[i] = at;
+  for (int i = 0; i < 2; i++, at += list) s.rows[i] = at;
+  s.count = at;
+  at += fx_align_up((size_t)(DIGITS * fx_ceil_div(n, SORT_CHUNK)) * sizeof(int32_t), 256);
+  s.head = at;
+  s.tail = at + parts;
+  s.bytes = at + 2 * parts;
+  return s;
+}
+
+size_t fx_embedding_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
+                                        int threads) {
+  (void)attr, (void)threads;
+  return grad_space_of(fx_type_numel(in[1]), out[0].dim[1]).bytes;
+}
+
+/* *keys, *rows: the n ids of args->in[1] sorted, and where each stood. */
+static fx_status sort_places(const fx_kernel_args *args, const grad_space *space, int64_t n, int vocab,
+                             void **keys, void **rows) {
+  char *base = args->workspace;
+  void *count = base + space->count;
+  int64_t blocks = fx_ceil_div(n, SORT_CHUNK), counts = blocks * DIGITS;
+  fx_cuda_dim grid = {(unsigned)blocks, 1, 1}, block = {FX_CUDA_BLOCK, 1, 1};
+  *keys = args->in[1]->data;
+  *rows = NULL;
+  for (int shift = 0, side = 0; shift == 0 || vocab >> shift > 0; shift += DIGIT_BITS, side ^= 1) {
+    void *keys_out = base + space->keys[side], *rows_out = base + space->rows[side];
+    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_COUNT, FX_F32, grid, block,
+                       FX_CUDA_ARGS(keys, &count, &n, &shift, &vocab)));
+    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_SCAN, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+                       FX_CUDA_ARGS(&count, &counts)));
+    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_PLACE, FX_F32, grid, block,
+                       FX_CUDA_ARGS(keys, rows, &keys_out, &rows_out, &count, &n, &shift, &vocab)));
+    *keys = keys_out;
+    *rows = rows_out;
+  }
+  return FX_OK;
 }
 
 fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
-  void *dy = args->in[0]->data, *ids = args->in[1]->data, *dtable = args->out[0]->data;
-  int64_t rows = fx_type_numel(&args->in[1]->type), vocab = args->out[0]->type.dim[0],
-          cols = args->out[0]->type.dim[1];
-  int add = (int)(args->accumulate & 1);
-  fx_cuda_dim grid = {(unsigned)vocab, (unsigned)fx_ceil_div(cols, SCAN * WIDE), 1};
-  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, FX_F32, grid, (fx_cuda_dim){SCAN, 1, 1},
-                     FX_CUDA_ARGS(&dy, &ids, &dtable, &rows, &cols, &add));
+  void *dy = args->in[0]->data, *dtable = args->out[0]->data, *keys, *rows;
+  fx_dtype dtype = args->in[0]->type.dtype;
+  int64_t n = fx_type_numel(&args->in[1]->type), cols = args->out[0]->type.dim[1];
+  int vocab = (int)args->out[0]->type.dim[0], add = (int)(args->accumulate & 1);
+  grad_space space = grad_space_of(n, cols);
+  void *head = (char *)args->workspace + space.head, *tail = (char *)args->workspace + space.tail;
+  int vectors = fx_cuda_rows_fit_vectors(dtype, cols, (const void *[]){dy, dtable}, 2);
+  int64_t wide = vectors ? 16 / (int64_t)fx_dtype_bytes(dtype) : 1, places = cols / wide;
+  fx_cuda_dim block = {(unsigned)fx_min_i64(FX_CUDA_BLOCK, (places + 31) / 32 * 32), 1, 1};
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(n, RUN), (unsigned)fx_ceil_div(places, block.x), 1};
+  FX_TRY(sort_places(args, &space, n, vocab, &keys, &rows));
+  if (!add) FX_TRY(fx_fill_cuda(args, 0.0f));
+  FX_TRY(
+      fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype, grid, block,
+                  FX_CUDA_ARGS(&dy, &keys, &rows, &dtable, &head, &tail, &n, &cols, &vocab, &add, &vectors)));
+  grid.y = (unsigned)fx_ceil_div(cols, JOIN_COLS);
+  return fx_cuda_run(args, FX_CUDA_EMBEDDING_JOIN, FX_F32, grid, (fx_cuda_dim){JOIN_COLS, JOIN_LANES, 1},
+                     FX_CUDA_ARGS(&keys, &dtable, &head, &tail, &n, &cols, &vocab, &add));
 }
 
 /* ---- head with cross-entropy ---- */
 
-enum { LOGITS_BYTES = 512 << 20, MIN_CHUNK = 256 };
+enum { LOGITS_BYTES = 512 << 20, TILE_ROWS = 128 };
 
-static int64_t chunk_rows(int64_t rows, int64_t vocab) {
-  int64_t fit = LOGITS_BYTES / ((int64_t)sizeof(float) * vocab);
-  return fx_min_i64(rows, fx_max_i64(MIN_CHUNK, fit));
+/* Chunks of equal size, as few as keep the logits within LOGITS_BYTES, of whole tiles of the products where
+ * that fits too. */
+static int64_t chunk_rows(int64_t rows, int64_t vocab, fx_dtype dtype) {
+  int64_t fit = fx_max_i64(1, LOGITS_BYTES / ((int64_t)fx_dtype_bytes(dtype) * vocab));
+  int64_t step = fx_ceil_div(rows, fx_max_i64(1, fx_ceil_div(rows, fit)));
+  int64_t whole = fx_ceil_div(step, TILE_ROWS) * TILE_ROWS;
+  return fx_max_i64(1, fx_min_i64(rows, whole <= fit ? whole : step));
 }
 
 size_t fx_head_ce_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
                                  int threads) {
   (void)out, (void)attr, (void)threads;
   int64_t vocab = in[1]->dim[0];
-  return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
+  return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab, in[0]->dtype) * vocab) *
+         fx_dtype_bytes(in[0]->dtype);
 }
 
-/* As fx_gemm_f32, all of it packed. */
-static fx_status product_f32(const fx_kernel_args *args, bool transpose_a, bool transpose_b, int64_t m,
-                             int64_t n, int64_t k, const float *a, const float *b, float beta, float *c) {
-  fx_cuda_product product = {.transpose_a = transpose_a,
-                             .transpose_b = transpose_b,
-                             .m = m,
-                             .n = n,
-                             .k = k,
-                             .in = FX_F32,
-                             .out = FX_F32,
-                             .a = a,
-                             .b = b,
-                             .lda = transpose_a ? m : k,
-                             .ldb = transpose_b ? k : n,
-                             .c = c,
-                             .ldc = n,
-                             .beta = beta};
-  return fx_cuda_gemm_run(((const fx_cuda_context *)args->gemm)->gemm, &product, args->stream);
+/* c [m, n] of type `out` = op(a) op(b) + beta c, all of it packed; a and b are of the activations' type. */
+static fx_status packed_product(const fx_kernel_args *args, fx_cuda_product p, fx_dtype out) {
+  p.in = args->in[0]->type.dtype;
+  p.out = out;
+  p.lda = p.transpose_a ? p.m : p.k;
+  p.ldb = p.transpose_b ? p.k : p.n;
+  p.ldc = p.n;
+  return fx_cuda_gemm_run(((const fx_cuda_context *)args->gemm)->gemm, &p, args->stream);
+}
+
+typedef struct row_loss { /* of head.cu */
+  void *factor;
+  float *nll;
+  int64_t vocab, valid;
+  int32_t grad;
+} row_loss;
+
+fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows) {
+  enum { THREADS = 512 }; /* of head.cu */
+  fx_dtype dtype = args->in[0]->type.dtype;
+  void *logits = args->workspace;
+  const int32_t *targets = (const int32_t *)args->in[2]->data + begin;
+  int64_t vocab = args->in[1]->type.dim[0], valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
+  row_loss loss = {.factor = args->in[3]->data,
+                   .nll = (float *)args->out[0]->data + begin,
+                   .vocab = vocab,
+                   .valid = valid > 0 ? valid : vocab,
+                   .grad = args->out[2] || args->out[3]};
+  size_t bytes = (size_t)vocab * fx_dtype_bytes(dtype);
+  int vectors = fx_cuda_rows_fit_vectors(dtype, vocab, (const void *[]){logits}, 1);
+  int held = vectors && bytes <= fx_cuda_shared_limit(args);
+  fx_cuda_fault *fault = fault_of(args);
+  return fx_cuda_run_shared(args, FX_CUDA_CROSS_ENTROPY, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1},
+                            (fx_cuda_dim){THREADS, 1, 1}, held ? (unsigned)bytes : 0,
+                            FX_CUDA_ARGS(&logits, &targets, &loss, &begin, &vectors, &held, &fault));
 }
 
 static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t rows) {
+  fx_dtype dtype = args->in[0]->type.dtype;
   int64_t vocab = args->in[1]->type.dim[0], e = args->in[1]->type.dim[1];
-  int64_t valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
-  const float *x = (const float *)args->in[0]->data + begin * e, *w = args->in[1]->data;
-  const int32_t *targets = (const int32_t *)args->in[2]->data + begin;
-  void *factor = args->in[3]->data;
-  float *nll = (float *)args->out[0]->data + begin, *logits = args->workspace;
-  float *dx = args->out[2] ? (float *)args->out[2]->data + begin * e : NULL;
-  float *dw = args->out[3] ? args->out[3]->data : NULL;
-  int grad = dx || dw;
-  fx_cuda_fault *fault = fault_of(args);
-  if (valid == 0) valid = vocab;
-  FX_TRY(product_f32(args, false, true, rows, vocab, e, x, w, 0.0f, logits));
-  FX_TRY(fx_cuda_run_rows(
-      args, FX_CUDA_CROSS_ENTROPY, FX_F32, rows, vocab,
-      FX_CUDA_ARGS(&logits, &targets, &factor, &nll, &vocab, &valid, &begin, &grad, &fault)));
-  if (dx) FX_TRY(product_f32(args, false, false, rows, e, vocab, logits, w, 0.0f, dx));
-  float beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
-  if (dw) FX_TRY(product_f32(args, true, false, vocab, e, rows, logits, x, beta, dw));
-  return FX_OK;
+  size_t offset = (size_t)(begin * e) * fx_dtype_bytes(dtype);
+  const char *x = (const char *)args->in[0]->data + offset, *w = args->in[1]->data;
+  void *logits = args->workspace, *dx = args->out[2] ? (char *)args->out[2]->data + offset : NULL;
+  void *dw = args->out[3] ? args->out[3]->data : NULL;
+  fx_cuda_product product = {.transpose_b = true, .m = rows, .n = vocab, .k = e, .a = x, .b = w, .c = logits};
+  FX_TRY(packed_product(args, product, dtype));
+  FX_TRY(fx_head_ce_rows_cuda(args, begin, rows));
+  product = (fx_cuda_product){.m = rows, .n = e, .k = vocab, .a = logits, .b = w, .c = dx};
+  if (dx) FX_TRY(packed_product(args, product, dtype));
+  product =
+      (fx_cuda_product){.transpose_a = true, .m = vocab, .n = e, .k = rows, .a = logits, .b = x, .c = dw};
+  product.beta = begin > 0 || args->accumulate & 8 ? 1.0f : 0.0f;
+  return dw ? packed_product(args, product, FX_F32) : FX_OK;
 }
 
 fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), vocab = args->in[1]->type.dim[0];
-  int64_t step = chunk_rows(rows, vocab);
+  int64_t step = chunk_rows(rows, vocab, args->in[0]->type.dtype);
   void *nll = args->out[0]->data, *factor = args->in[3]->data, *loss = args->out[1]->data;
   for (int64_t begin = 0; begin < rows; begin += step)
     FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
@@ -101,15 +185,26 @@ fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
 
 /* ---- dropout ---- */
 
+typedef struct dropout_params { /* of embedding.cu */
+  uint64_t seed, site;
+  uint32_t limit;
+  float keep;
+  int64_t rows, cols, length, first;
+} dropout_params;
+
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
+  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread; blocks a multiprocessor */
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
-  void *y = args->out[0]->data;
-  uint64_t seed = attr->seed, site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer;
-  float p = attr->p, keep = 1.0f / (1.0f - attr->p);
-  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
-          length = args->in[0]->type.dim[1];
-  return fx_cuda_run_flat(
-      args, FX_CUDA_DROPOUT, FX_F32, rows * fx_ceil_div(cols, 4),
-      FX_CUDA_ARGS(&x, &ordinal, &iteration, &y, &seed, &site, &p, &keep, &rows, &cols, &length));
+  void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
+  dropout_params d = {.seed = attr->seed,
+                      .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
+                      .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
+                      .keep = 1.0f / (1.0f - attr->p),
+                      .rows = fx_type_rows(&args->in[0]->type),
+                      .cols = fx_type_cols(&args->in[0]->type),
+                      .length = attr->length ? attr->length : args->in[0]->type.dim[1],
+                      .first = attr->first_row};
+  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows, d.cols, COLUMNS, RESIDENT,
+                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
 }

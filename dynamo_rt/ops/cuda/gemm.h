@@ -21,11 +21,9 @@ typedef struct fx_cuda_gemm fx_cuda_gemm;
 /* What happens to the fp32 sums before they are stored. */
 typedef enum fx_cuda_epilogue {
   FX_CUDA_EPILOGUE_NONE,
-  FX_CUDA_EPILOGUE_BIAS,      /* + bias[n] */
-  FX_CUDA_EPILOGUE_GELU,      /* tanh form; + bias first and what went in to aux, where they are given */
-  FX_CUDA_EPILOGUE_GELU_GRAD, /* c = product * gelu'(aux), tanh form */
-  FX_CUDA_EPILOGUE_SUM_A,     /* sum[m] = op(A) summed over k, beside the product */
-  FX_CUDA_EPILOGUE_SUM_B      /* sum[n] = op(B) summed over k */
+  FX_CUDA_EPILOGUE_BIAS,     /* + bias[n] */
+  FX_CUDA_EPILOGUE_GELU,     /* tanh form; + bias first and what went in to aux, where they are given */
+  FX_CUDA_EPILOGUE_GELU_GRAD /* c = product * gelu'(aux), tanh form */
 } fx_cuda_epilogue;
 
 /* c[m, n] = epilogue(op(a) op(b) + beta c), row-major; op(a) is [m, k], op(b) [k, n], and a transposed
@@ -42,7 +40,6 @@ typedef struct fx_cuda_product {
   fx_cuda_epilogue epilogue;
   const void *bias; /* [n] of type out */
   void *aux;        /* [m, n] of type out, rows ldc apart; ldc is then a multiple of 8, and out is in */
-  void *sum;        /* of type out, overwritten */
 } fx_cuda_product;
 
 /* In the current context. FX_ERR_DEVICE names what was tried. */
@@ -51,15 +48,17 @@ void fx_cuda_gemm_close(fx_cuda_gemm *gemm);             /* NULL is fine */
 const char *fx_cuda_gemm_name(const fx_cuda_gemm *gemm); /* "cuBLASLt 13.0.2" */
 
 /* Asynchronous on `stream`, which must be the same one in every call: the workspace is shared. May be
- * recorded by a stream capture. FX_ERR_UNSUPPORTED: the library has no algorithm for it, or a type or an
- * epilogue is not as fx_cuda_product says; nothing was launched. */
+ * recorded by a stream capture once the shape has run: the library loads a kernel when it is first used.
+ * FX_ERR_UNSUPPORTED: the library has no algorithm for it, or a type or an epilogue is not as fx_cuda_product
+ * says; nothing was launched. */
 fx_status fx_cuda_gemm_run(fx_cuda_gemm *gemm, const fx_cuda_product *product, void *stream);
 
 /* On: the next product of each shape first times the library's best few algorithms (on the caller's operands
- * and scratch outputs; it waits for the stream) and the fastest one is kept. Which one that is depends on
- * timing, and so then do the last bits of results, from process to process; within a process a shape keeps
- * its algorithm. Nothing is timed while the stream is being captured, or where there is no memory for
- * scratch. Off at first; turning it off again keeps what was chosen. */
+ * and scratch outputs; it waits for the stream) and keeps the fastest one, or the library's own first
+ * choice where that is as good. Which one it is depends on timing, and so then do the last bits of results,
+ * from process to process; within a process a shape keeps its algorithm. Nothing is timed while the stream is
+ * being captured, or where there is no memory for scratch. Off at first; turning it off again keeps what was
+ * chosen. */
 void fx_cuda_gemm_autotune(fx_cuda_gemm *gemm, bool on);
 
 #ifdef __cplusplus

@@ -33,12 +33,10 @@ enum {
   EPILOGUE_BIAS = 4,
   EPILOGUE_GELU = 32,
   EPILOGUE_GELU_GRAD = 64,
-  EPILOGUE_AUX = 128,
-  EPILOGUE_SUM_FIRST = 256, /* _BGRADA: of the library's first operand */
-  EPILOGUE_SUM_SECOND = 512
+  EPILOGUE_AUX = 128
 };
 enum { SLOTS = 1024, PROBES = 16, WORKSPACE = 64 << 20 };
-enum { CANDIDATES = 8, TIMED_ROUNDS = 3, TIMED_RUNS = 4 };
+enum { CANDIDATES = 8, TIMED_ROUNDS = 5, TIMED_RUNS = 4 };
 
 typedef struct lt_heuristic {
   uint64_t algorithm[8];
@@ -198,15 +196,10 @@ destroy_preference:
   return status;
 }
 
-static bool has_vector(const shape *key) {
-  return key->epilogue & (EPILOGUE_BIAS | EPILOGUE_SUM_FIRST | EPILOGUE_SUM_SECOND);
-}
-
 /* The addresses that a descriptor holds; an algorithm is chosen for their alignment. */
 static fx_status set_addresses(const fx_cuda_gemm *gemm, const entry *p, const fx_cuda_product *product) {
-  const void *vector = p->key.epilogue & EPILOGUE_BIAS ? product->bias : product->sum;
-  if (has_vector(&p->key))
-    FX_TRY(check(gemm->lt.desc_set(p->desc, DESC_BIAS, &vector, sizeof vector), "a bias"));
+  if (p->key.epilogue & EPILOGUE_BIAS)
+    FX_TRY(check(gemm->lt.desc_set(p->desc, DESC_BIAS, &product->bias, sizeof product->bias), "a bias"));
   if (p->key.epilogue & EPILOGUE_AUX)
     FX_TRY(check(gemm->lt.desc_set(p->desc, DESC_AUX, &product->aux, sizeof product->aux), "an aux"));
   return FX_OK;
@@ -300,7 +293,7 @@ static fx_status time_algorithm(const fx_cuda_gemm *gemm, const entry *p, const 
 static fx_status time_candidates(const fx_cuda_gemm *gemm, entry *p, const fx_cuda_product *product,
                                  const lt_heuristic *candidate, int count, void *const event[2],
                                  void *stream) {
-  enum { UNTIMED = 1000000000 };
+  const float WORTH_A_CHANGE = 0.98f, UNTIMED = 1e9f;
   float best[CANDIDATES];
   int fastest = 0;
   for (int i = 0; i < count; i++) best[i] = UNTIMED;
@@ -311,22 +304,18 @@ static fx_status time_candidates(const fx_cuda_gemm *gemm, entry *p, const fx_cu
       if (round > 0 && ms < best[i]) best[i] = ms;
     }
   for (int i = 1; i < count; i++)
-    if (best[i] < best[fastest]) fastest = i;
+    if (best[i] < best[fastest] && best[i] < best[0] * WORTH_A_CHANGE) fastest = i;
   memcpy(p->algorithm, candidate[fastest].algorithm, sizeof p->algorithm);
   return FX_OK;
 }
 
-/* `dry` is the product with its outputs in one block of scratch; its size is returned. */
+/* `dry` is the product with its outputs in one block of scratch, of which the size is returned. */
 static size_t move_outputs(fx_cuda_product *dry, uint64_t scratch) {
-  size_t matrix = fx_align_up((size_t)(dry->m * dry->ldc) * fx_dtype_bytes(dry->out), 256), bytes = matrix;
+  size_t bytes = fx_align_up((size_t)(dry->m * dry->ldc) * fx_dtype_bytes(dry->out), 256);
   dry->c = (void *)(uintptr_t)scratch;
-  if (dry->epilogue == FX_CUDA_EPILOGUE_GELU && dry->aux) {
-    dry->aux = (void *)(uintptr_t)(scratch + bytes);
-    bytes += matrix;
-  }
-  if (!dry->sum) return bytes;
-  dry->sum = (void *)(uintptr_t)(scratch + bytes);
-  return bytes + (size_t)fx_max_i64(dry->m, dry->n) * fx_dtype_bytes(dry->out);
+  if (dry->epilogue != FX_CUDA_EPILOGUE_GELU || !dry->aux) return bytes;
+  dry->aux = (void *)(uintptr_t)(scratch + bytes);
+  return 2 * bytes;
 }
 
 static fx_status tune(const fx_cuda_gemm *gemm, entry *p, const fx_cuda_product *product, void *stream) {
@@ -373,10 +362,6 @@ static int32_t epilogue_of(const fx_cuda_product *p) {
     return EPILOGUE_GELU | bias | aux;
   case FX_CUDA_EPILOGUE_GELU_GRAD:
     return EPILOGUE_GELU_GRAD | EPILOGUE_AUX;
-  case FX_CUDA_EPILOGUE_SUM_A:
-    return EPILOGUE_SUM_SECOND;
-  case FX_CUDA_EPILOGUE_SUM_B:
-    return EPILOGUE_SUM_FIRST;
   }
   return EPILOGUE_DEFAULT;
 }
@@ -412,9 +397,7 @@ fx_status fx_cuda_gemm_run(fx_cuda_gemm *gemm, const fx_cuda_product *product, v
   key.epilogue = epilogue_of(product);
   key.alignment =
       alignment_of(product->a, product->b, product->c, key.epilogue & EPILOGUE_AUX ? product->aux : NULL);
-  if (has_vector(&key))
-    key.alignment_bias =
-        alignment_of(key.epilogue & EPILOGUE_BIAS ? product->bias : product->sum, NULL, NULL, NULL);
+  if (key.epilogue & EPILOGUE_BIAS) key.alignment_bias = alignment_of(product->bias, NULL, NULL, NULL);
   FX_TRY(find(gemm, &key, product, &p));
   if (gemm->autotune && !p->timed) FX_TRY(tune(gemm, p, product, stream));
   FX_TRY(set_addresses(gemm, p, product));

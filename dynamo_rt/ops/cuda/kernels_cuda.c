@@ -18,12 +18,13 @@ enum {
   TYPES = 2,
   MAX_JOBS = MAX_SOURCES * TYPES,
   MAX_WORKERS = 8,
-  BLOCKS_A_MULTIPROCESSOR = 16
+  FLAT_ELEMENTS = 16 /* of a thread: EACH vectors of VEC in ops/cuda/block.cuh */
 };
 
 struct fx_cuda_kernels {
   fx_cuda_module *module[MAX_JOBS];
   fx_cuda_function function[FX_CUDA_KERNEL_COUNT][TYPES]; /* the same twice where there is one */
+  unsigned shared_limit;                                  /* dynamic shared memory of CROSS_ENTROPY */
 };
 
 enum { SINGLE, TYPED };
@@ -129,6 +130,18 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
   return FX_OK;
 }
 
+/* The most that this GPU gives a block: 227 KiB on Hopper, less elsewhere. Static shared memory of the kernel
+ * comes on top. */
+static void allow_shared(fx_cuda_kernels *kernels) {
+  static const unsigned sizes[] = {224 << 10, 160 << 10, 96 << 10, 48 << 10};
+  const fx_cuda_function *user = kernels->function[FX_CUDA_CROSS_ENTROPY];
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && kernels->shared_limit == 0; i++)
+    if (fx_cuda_function_allow_shared(&user[0], (int)sizes[i]) == FX_OK &&
+        fx_cuda_function_allow_shared(&user[1], (int)sizes[i]) == FX_OK)
+      kernels->shared_limit = sizes[i];
+  fx_error_clear();
+}
+
 fx_status fx_cuda_kernels_load(const fx_cuda_driver *driver, const char *arch, fx_cuda_kernels **out) {
   job_list list = {.arch = arch};
   fx_cuda_kernels *kernels = NULL;
@@ -145,6 +158,7 @@ fx_status fx_cuda_kernels_load(const fx_cuda_driver *driver, const char *arch, f
     }
     FX_TRY_GOTO(load_functions(kernels->module[i], j, kernels), free_jobs);
   }
+  allow_shared(kernels);
   *out = kernels;
 free_jobs:
   if (status != FX_OK) fx_cuda_kernels_unload(kernels);
@@ -167,28 +181,51 @@ const fx_cuda_function *fx_cuda_kernels_get(const fx_cuda_kernels *kernels, fx_c
   return &kernels->function[kernel][dtype == FX_BF16];
 }
 
+fx_status fx_cuda_run_shared(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype,
+                             fx_cuda_dim grid, fx_cuda_dim block, unsigned shared_bytes, void **params) {
+  const fx_cuda_context *context = args->gemm;
+  if (grid.x == 0 || grid.y == 0) return FX_OK;
+  return fx_cuda_launch(fx_cuda_kernels_get(context->kernels, kernel, dtype), grid, block, shared_bytes,
+                        args->stream, params);
+}
+
 fx_status fx_cuda_run(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, fx_cuda_dim grid,
                       fx_cuda_dim block, void **params) {
-  const fx_cuda_context *context = args->gemm;
-  return fx_cuda_launch(fx_cuda_kernels_get(context->kernels, kernel, dtype), grid, block, 0, args->stream,
-                        params);
+  return fx_cuda_run_shared(args, kernel, dtype, grid, block, 0, params);
+}
+
+unsigned fx_cuda_shared_limit(const fx_kernel_args *args) {
+  return ((const fx_cuda_context *)args->gemm)->kernels->shared_limit;
 }
 
 fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t n,
                            void **params) {
-  const fx_cuda_context *context = args->gemm;
-  int64_t most = (int64_t)context->info.multiprocessors * BLOCKS_A_MULTIPROCESSOR;
-  int64_t blocks = fx_min_i64(fx_ceil_div(n, FX_CUDA_BLOCK), most);
+  int64_t blocks = fx_min_i64(fx_ceil_div(n, (int64_t)FX_CUDA_BLOCK * FLAT_ELEMENTS), INT32_MAX);
   return fx_cuda_run(args, kernel, dtype, (fx_cuda_dim){(unsigned)blocks, 1, 1},
                      (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, params);
 }
 
+fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most) {
+  unsigned group = 32;
+  while (group < most && (int64_t)group * held < cols) group *= 2;
+  return (fx_cuda_dim){group, group < FX_CUDA_BLOCK ? FX_CUDA_BLOCK / group : 1, 1};
+}
+
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, void **params) {
-  unsigned threads = 32;
-  while (threads < 1024 && (int64_t)threads * 4 < cols) threads *= 2;
-  return fx_cuda_run(args, kernel, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1}, (fx_cuda_dim){threads, 1, 1},
-                     params);
+                           int64_t cols, int held, int resident, void **params) {
+  fx_cuda_dim block = fx_cuda_row_block(cols, held, FX_CUDA_BLOCK);
+  const fx_cuda_context *context = args->gemm;
+  int64_t most = (int64_t)context->info.multiprocessors * resident, turns = fx_ceil_div(rows, block.y);
+  int64_t each =
+      fx_max_i64(1, fx_ceil_div(turns, most)); /* equal shares: no block is left with one more turn */
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(turns, each), 1, 1};
+  return fx_cuda_run(args, kernel, dtype, grid, block, params);
+}
+
+bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count) {
+  bool fit = cols * (int64_t)fx_dtype_bytes(dtype) % 16 == 0;
+  for (int i = 0; i < count; i++) fit &= (uintptr_t)address[i] % 16 == 0;
+  return fit;
 }
 
 fx_status fx_cuda_run_copy(const fx_kernel_args *args, void *to, const void *from, size_t bytes) {
@@ -200,8 +237,31 @@ fx_status fx_cuda_run_copy(const fx_kernel_args *args, void *to, const void *fro
       "a copy");
 }
 
+fx_status fx_cuda_run_sum_partials2(const fx_kernel_args *args, float *const partial[2], float *const sum[2],
+                                    int chunks, int64_t cols, int add) {
+  enum { TILE = 32, LANES = 32 }; /* of sum_partials */
+  void *from[2] = {partial[0], partial[1]}, *to[2] = {sum[0], sum[1]};
+  fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), to[1] ? 2 : 1, 1};
+  return fx_cuda_run(args, FX_CUDA_SUM_PARTIALS, FX_F32, grid, (fx_cuda_dim){TILE, LANES, 1},
+                     FX_CUDA_ARGS(&from[0], &to[0], &from[1], &to[1], &chunks, &cols, &add));
+}
+
 fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, float *sum, int chunks,
                                    int64_t cols, int add) {
-  return fx_cuda_run_flat(args, FX_CUDA_SUM_PARTIALS, FX_F32, cols,
-                          FX_CUDA_ARGS(&partial, &sum, &chunks, &cols, &add));
+  return fx_cuda_run_sum_partials2(args, (float *const[2]){partial, NULL}, (float *const[2]){sum, NULL},
+                                   chunks, cols, add & 1);
+}
+
+/* As many chunks as give about SUM_BLOCKS blocks, which all run at a time on a large GPU; a constant, so that
+ * the bits do not depend on the GPU. */
+fx_status fx_cuda_run_sum_rows(const fx_kernel_args *args, const fx_tensor *x, float *partial, int chunks,
+                               float *sum, int add) {
+  enum { TILE = 64, LANES = 4, SUM_BLOCKS = 640 }; /* the first two of sum_rows_partial */
+  void *data = x->data;
+  int64_t rows = fx_type_rows(&x->type), cols = fx_type_cols(&x->type), tiles = fx_ceil_div(cols, TILE);
+  int64_t most = fx_max_i64(1, fx_min_i64(chunks, SUM_BLOCKS / tiles)), step = fx_ceil_div(rows, most);
+  fx_cuda_dim grid = {(unsigned)tiles, (unsigned)fx_ceil_div(rows, step), 1};
+  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, x->type.dtype, grid, (fx_cuda_dim){TILE, LANES, 1},
+                     FX_CUDA_ARGS(&data, &partial, &rows, &cols, &step)));
+  return fx_cuda_run_sum_partials(args, partial, sum, (int)grid.y, cols, add);
 }

@@ -15,31 +15,36 @@ extern "C" {
 
 /* X(name, file, function, types). TYPED: the source is compiled once per element type T, float32 and
  * bfloat16, and fx_cuda_run is told which. SINGLE: one kernel, whatever the type. */
-#define FX_CUDA_KERNEL_LIST(X)                                 \
-  X(ADD, "elementwise.cu", "add_f32", SINGLE)                  \
-  X(SCALE, "elementwise.cu", "scale_f32", SINGLE)              \
-  X(FILL, "elementwise.cu", "fill_f32", SINGLE)                \
-  X(COPY_VIEW, "elementwise.cu", "copy_view", SINGLE)          \
-  X(CAST, "elementwise.cu", "cast", SINGLE)                    \
-  X(BIAS_ACT, "linear.cu", "bias_act", SINGLE)                 \
-  X(ACT_GRAD, "linear.cu", "act_grad", SINGLE)                 \
-  X(SWIGLU, "linear.cu", "swiglu", SINGLE)                     \
-  X(SWIGLU_GRAD, "linear.cu", "swiglu_grad", SINGLE)           \
-  X(SUM_ROWS_PARTIAL, "linear.cu", "sum_rows_partial", SINGLE) \
-  X(SUM_PARTIALS, "linear.cu", "sum_partials", SINGLE)         \
-  X(NORM, "norm.cu", "norm_forward", SINGLE)                   \
-  X(NORM_DX, "norm.cu", "norm_dx", SINGLE)                     \
-  X(NORM_DW_PARTIAL, "norm.cu", "norm_dw_partial", SINGLE)     \
-  X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)               \
-  X(ROPE, "rope.cu", "rope", SINGLE)                           \
-  X(EMBEDDING, "embedding.cu", "embedding", SINGLE)            \
-  X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", SINGLE)  \
-  X(DROPOUT, "embedding.cu", "dropout", SINGLE)                \
-  X(CROSS_ENTROPY, "head.cu", "cross_entropy", SINGLE)         \
-  X(SUM_NLL, "head.cu", "sum_nll", SINGLE)                     \
-  X(SQUARE_PARTIAL, "optimizer.cu", "square_partial", SINGLE)  \
-  X(CLIP_FACTOR, "optimizer.cu", "clip_factor", SINGLE)        \
-  X(ADAMW, "optimizer.cu", "adamw_f32", SINGLE)
+#define FX_CUDA_KERNEL_LIST(X)                                \
+  X(ADD, "elementwise.cu", "add", TYPED)                      \
+  X(SCALE, "elementwise.cu", "scale", TYPED)                  \
+  X(FILL, "convert.cu", "fill", SINGLE)                       \
+  X(COPY_VIEW, "convert.cu", "copy_view", SINGLE)             \
+  X(CAST, "convert.cu", "cast", SINGLE)                       \
+  X(BIAS_ACT, "linear.cu", "bias_act", TYPED)                 \
+  X(ACT_GRAD, "linear.cu", "act_grad", TYPED)                 \
+  X(SWIGLU, "linear.cu", "swiglu", TYPED)                     \
+  X(SWIGLU_GRAD, "linear.cu", "swiglu_grad", TYPED)           \
+  X(SUM_ROWS_PARTIAL, "linear.cu", "sum_rows_partial", TYPED) \
+  X(SUM_PARTIALS, "reduce.cu", "sum_partials", SINGLE)        \
+  X(NORM, "norm.cu", "norm_forward", TYPED)                   \
+  X(ADD_NORM, "norm.cu", "add_norm", TYPED)                   \
+  X(NORM_GRAD, "norm.cu", "norm_grad", TYPED)                 \
+  X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)              \
+  X(ROPE, "rope.cu", "rope", TYPED)                           \
+  X(EMBEDDING, "embedding.cu", "embedding", TYPED)            \
+  X(INDEX_COUNT, "index.cu", "index_count", SINGLE)           \
+  X(INDEX_SCAN, "index.cu", "index_scan", SINGLE)             \
+  X(INDEX_PLACE, "index.cu", "index_place", SINGLE)           \
+  X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", TYPED)  \
+  X(EMBEDDING_JOIN, "embedding.cu", "embedding_join", SINGLE) \
+  X(DROPOUT, "embedding.cu", "dropout", TYPED)                \
+  X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
+  X(SUM_NLL, "reduce.cu", "sum_nll", SINGLE)                  \
+  X(SQUARE_PARTIAL, "reduce.cu", "square_partial", SINGLE)    \
+  X(SUM_SQUARES, "reduce.cu", "sum_squares", SINGLE)          \
+  X(CLIP_FACTOR, "reduce.cu", "clip_factor", SINGLE)          \
+  X(ADAMW, "optimizer.cu", "adamw", SINGLE)
 
 typedef enum fx_cuda_kernel {
 #define FX_CUDA_KERNEL_ENUM(name, file, function, types) FX_CUDA_##name,
@@ -75,14 +80,32 @@ fx_status fx_cuda_run(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtyp
 /* One-dimensional, grid stride: enough blocks for n elements, at most a few a multiprocessor. */
 fx_status fx_cuda_run_flat(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t n,
                            void **params);
-/* `rows` blocks of one row each, with threads for `cols` columns. */
+/* The block for rows of `cols` columns by groups of threads, powers of two from a warp to `most`, that hold
+ * at most `held` columns each where that is possible: (group, groups that fill FX_CUDA_BLOCK). */
+fx_cuda_dim fx_cuda_row_block(int64_t cols, int held, unsigned most);
+/* Such blocks, with groups of at most FX_CUDA_BLOCK: at most `resident` a multiprocessor, as many as stay
+ * there at a time; each takes several rows. */
 fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype, int64_t rows,
-                           int64_t cols, void **params);
+                           int64_t cols, int held, int resident, void **params);
+/* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too.
+ */
+bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count);
+/* fx_cuda_run with dynamic shared memory, at most fx_cuda_shared_limit bytes. */
+fx_status fx_cuda_run_shared(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype,
+                             fx_cuda_dim grid, fx_cuda_dim block, unsigned shared_bytes, void **params);
+unsigned fx_cuda_shared_limit(const fx_kernel_args *args);
 /* bytes from one address to another, of host or device, on the op's stream. */
 fx_status fx_cuda_run_copy(const fx_kernel_args *args, void *to, const void *from, size_t bytes);
-/* Second stage of sums over rows: sum[cols] (+)= the chunks of partial[chunks, cols], in order. */
+/* Second stage of sums over rows: sum[cols] (+)= the chunks of partial[chunks, cols], in a fixed order. */
 fx_status fx_cuda_run_sum_partials(const fx_kernel_args *args, float *partial, float *sum, int chunks,
                                    int64_t cols, int add);
+/* Two at once; bit 0 of add is for the first. A sum that is NULL is left out. */
+fx_status fx_cuda_run_sum_partials2(const fx_kernel_args *args, float *const partial[2], float *const sum[2],
+                                    int chunks, int64_t cols, int add);
+
+/* sum[cols] (+)= the rows of x, by at most `chunks` chunks of them in partial[chunks, cols]. */
+fx_status fx_cuda_run_sum_rows(const fx_kernel_args *args, const fx_tensor *x, float *partial, int chunks,
+                               float *sum, int add);
 
 /* ---- ops ---- */
 
@@ -101,6 +124,10 @@ fx_status fx_act_grad_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args);
 fx_status fx_norm_cuda(const fx_kernel_args *args);
+/* y = norm(a + b), sum = a + b rounded to its type: the same bits as add, then norm.
+ * in {a, b [.., cols] T, weight [cols] F32, bias [cols] F32 or absent}, attr fx_norm_attr,
+ * out {y T, mean [rows], rstd [rows] F32, sum T; all but y may be absent; y and sum may lie where a or b
+ * does}. */
 fx_status fx_add_norm_cuda(const fx_kernel_args *args);
 fx_status fx_norm_grad_cuda(const fx_kernel_args *args);
 fx_status fx_rope_table_cuda(const fx_kernel_args *args);
@@ -108,10 +135,17 @@ fx_status fx_rope_cuda(const fx_kernel_args *args);
 fx_status fx_embedding_cuda(const fx_kernel_args *args);
 fx_status fx_embedding_grad_cuda(const fx_kernel_args *args);
 fx_status fx_head_ce_cuda(const fx_kernel_args *args);
+/* Its cross-entropy alone: the logits [rows, V] of rows [begin, begin + rows) lie in args->workspace. */
+fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows);
 fx_status fx_dropout_cuda(const fx_kernel_args *args);
+fx_status fx_squares_cuda(const fx_kernel_args *args);
 fx_status fx_clip_cuda(const fx_kernel_args *args);
 fx_status fx_adamw_cuda(const fx_kernel_args *args);
 
+size_t fx_norm_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
+                                   int threads);
+size_t fx_embedding_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
+                                        int threads);
 size_t fx_head_ce_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
 
 #ifdef __cplusplus

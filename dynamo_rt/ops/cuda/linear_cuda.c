@@ -6,8 +6,6 @@
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/linear.h"
 
-enum { TILE = 32, LANES = 8 }; /* of sum_rows_partial */
-
 static fx_status multiply(const fx_kernel_args *args, const fx_cuda_product *product) {
   return fx_cuda_gemm_run(((const fx_cuda_context *)args->gemm)->gemm, product, args->stream);
 }
@@ -116,16 +114,11 @@ static fx_status weight_grad(const fx_kernel_args *args) {
   return multiply(args, &product);
 }
 
+/* In two stages of its own: the library's sum of an operand beside the product takes longer, and exists for
+ * half of the transpositions only (tests/bench/RESULTS.md). */
 static fx_status bias_grad(const fx_kernel_args *args) {
-  void *dy = args->in[0]->data;
-  float *partial = args->workspace;
-  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
-  int64_t step = fx_ceil_div(rows, FX_REDUCE_CHUNKS), chunks = fx_ceil_div(rows, step);
-  fx_cuda_dim grid = {(unsigned)fx_ceil_div(cols, TILE), (unsigned)chunks, 1};
-  FX_TRY(fx_cuda_run(args, FX_CUDA_SUM_ROWS_PARTIAL, args->in[0]->type.dtype, grid,
-                     (fx_cuda_dim){TILE, LANES, 1}, FX_CUDA_ARGS(&dy, &partial, &rows, &cols, &step)));
-  return fx_cuda_run_sum_partials(args, partial, args->out[1]->data, (int)chunks, cols,
-                                  (args->accumulate & 2) != 0);
+  return fx_cuda_run_sum_rows(args, args->in[0], args->workspace, FX_REDUCE_CHUNKS, args->out[1]->data,
+                              (args->accumulate & 2) != 0);
 }
 
 fx_status fx_linear_dw_cuda(const fx_kernel_args *args) {

@@ -1,61 +1,111 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Global norm in double over fixed chunks, and AdamW. */
+/* AdamW, eight elements a thread: one draw of Philox rounds as many. */
 
-/* partial[b]: sum of squares of elements [b chunk, (b + 1) chunk) */
-extern "C" __global__ void square_partial(const float *grad, double *partial, i64 n, i64 chunk) {
-  i64 begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
-  double sum = 0;
-  for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) sum += (double)grad[i] * (double)grad[i];
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
+enum { EIGHT = 8 };
 
-/* One block: norm, and the factor min(1, max_norm / (norm + 1e-6)); max_norm 0: 1. */
-extern "C" __global__ void clip_factor(const double *partial, float *norm_out, float *factor_out,
-                                       double max_norm, i64 chunks) {
-  double sum = 0;
-  for (i64 i = threadIdx.x; i < chunks; i += blockDim.x) sum += partial[i];
-  sum = block_sum(sum);
-  if (threadIdx.x != 0) return;
-  double norm = sqrt(sum), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
-  *norm_out = (float)norm;
-  *factor_out = (float)(factor < 1.0 ? factor : 1.0);
-}
-
-struct adamw {
+struct adamw_params {
   double beta1, beta2, eps, weight_decay;
+  u64 seed;
+  i64 first;
+  int stochastic, reserved;
 };
 
-/* A norm that is not finite leaves parameters and moments as they were. copy_*: NULL, or a snapshot that gets
- * the state after the step all the same. */
-extern "C" __global__ void adamw_f32(float *p, const float *g, float *m, float *v, const float *lr_in,
-                                     const i64 *step_in, const float *norm, const float *factor, adamw a,
-                                     float *copy_p, float *copy_m, float *copy_v, i64 n) {
+struct adamw_state {
+  float *p, *m, *v;
+};
+
+struct factors {
+  float grad, decay, beta1, beta2, step_size, bias2, eps;
+};
+
+__device__ inline void update(float &p, float g, float &m, float &v, const factors &f) {
+  float grad = g * f.grad;
+  m = m + (1.0f - f.beta1) * (grad - m);
+  v = f.beta2 * v + (1.0f - f.beta2) * grad * grad;
+  p = p * f.decay - f.step_size * (m / (sqrtf(v) * f.bias2 + f.eps));
+}
+
+/* bfloat16 bits of p: up with the probability of what is cut off, for 16 random bits; to nearest even without
+ * them, and where p is not finite. */
+__device__ inline u32 round_bf16(float p, u32 random, bool stochastic) {
+  u32 bits = __float_as_uint(p);
+  if (!stochastic || (bits & 0x7F800000u) == 0x7F800000u) return pack_bf16(p, 0.0f);
+  return (bits + random) >> 16;
+}
+
+__device__ inline void read_eight(const float *from, i64 i, float (&x)[EIGHT]) {
+  float4 a = *(const float4 *)(from + i), b = *(const float4 *)(from + i + 4);
+  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+__device__ inline void write_eight(float *to, i64 i, const float (&x)[EIGHT]) {
+  *(float4 *)(to + i) = make_float4(x[0], x[1], x[2], x[3]);
+  *(float4 *)(to + i + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+__device__ inline void write_state(const adamw_state &to, i64 i, const float (&p)[EIGHT],
+                                   const float (&m)[EIGHT], const float (&v)[EIGHT]) {
+  write_eight(to.p, i, p);
+  write_eight(to.m, i, m);
+  write_eight(to.v, i, v);
+}
+
+__device__ inline void one_element(const adamw_state &s, const float *g, const adamw_state &copy,
+                                   unsigned short *compute, bool finite, const factors &f,
+                                   const adamw_params &a, u64 site, u64 step, i64 i) {
+  float p = s.p[i], m = s.m[i], v = s.v[i];
+  if (finite) {
+    u64 index = (u64)(a.first + i);
+    u32 random = a.stochastic ? philox_at(a.seed, site, index / EIGHT, step).word[index % EIGHT / 2] : 0;
+    update(p, g[i], m, v, f);
+    s.p[i] = p, s.m[i] = m, s.v[i] = v;
+    if (compute)
+      compute[i] =
+          (unsigned short)round_bf16(p, index % 2 ? random >> 16 : random & 0xFFFFu, a.stochastic != 0);
+  }
+  if (copy.p) copy.p[i] = p, copy.m[i] = m, copy.v[i] = v;
+}
+
+/* A norm that is not finite leaves parameters, moments and the rounded copy as they were. copy: NULLs, or a
+ * snapshot that gets the state after the step all the same. compute: NULL, or where the new parameters go
+ * rounded to bfloat16. */
+SINGLE_KERNEL(adamw, FLAT)
+(adamw_state s, const float *g, const float *lr_in, const i64 *step_in, const float *norm,
+ const float *factor, adamw_params a, u64 site, adamw_state copy, unsigned short *compute, i64 n) {
   __shared__ float decay, step_size, bias2;
+  u64 step = (u64)*step_in;
   if (threadIdx.x == 0) {
-    double lr = (double)*lr_in, step = (double)*step_in;
+    double lr = (double)*lr_in;
     decay = (float)(1.0 - lr * a.weight_decay);
-    step_size = (float)(lr / (1.0 - pow(a.beta1, step)));
-    bias2 = (float)(1.0 / sqrt(1.0 - pow(a.beta2, step)));
+    step_size = (float)(lr / (1.0 - pow(a.beta1, (double)*step_in)));
+    bias2 = (float)(1.0 / sqrt(1.0 - pow(a.beta2, (double)*step_in)));
   }
   __syncthreads();
-  bool update = isfinite(*norm);
-  float gf = *factor, b1 = (float)a.beta1, b2 = (float)a.beta2, eps = (float)a.eps;
-  for (i64 i = grid_index(); i < n; i += grid_stride()) {
-    float pi = p[i], mi = m[i], vi = v[i];
-    if (update) {
-      float grad = g[i] * gf;
-      mi = mi + (1.0f - b1) * (grad - mi);
-      vi = b2 * vi + (1.0f - b2) * grad * grad;
-      pi = pi * decay - step_size * (mi / (sqrtf(vi) * bias2 + eps));
-      p[i] = pi;
-      m[i] = mi;
-      v[i] = vi;
+  bool finite = isfinite(*norm);
+  factors f = {*factor, decay, (float)a.beta1, (float)a.beta2, step_size, bias2, (float)a.eps};
+  bool fast = aligned(s.p, s.m, s.v, g, compute) && aligned(copy.p, copy.m, copy.v) && a.first % EIGHT == 0;
+  i64 eights = fast ? n / EIGHT : 0;
+  for (i64 k = grid_index(); k < eights && (finite || copy.p); k += grid_stride()) {
+    i64 i = k * EIGHT;
+    float p[EIGHT], m[EIGHT], v[EIGHT], grad[EIGHT];
+    read_eight(g, i, grad);
+    read_eight(s.p, i, p);
+    read_eight(s.m, i, m);
+    read_eight(s.v, i, v);
+    if (finite) {
+      for (int j = 0; j < EIGHT; j++) update(p[j], grad[j], m[j], v[j], f);
+      write_state(s, i, p, m, v);
     }
-    if (copy_p) {
-      copy_p[i] = pi;
-      copy_m[i] = mi;
-      copy_v[i] = vi;
-    }
+    if (copy.p) write_state(copy, i, p, m, v);
+    if (!finite || !compute) continue;
+    u32 word[4];
+    philox random = {};
+    if (a.stochastic) random = philox_at(a.seed, site, (u64)(a.first + i) / EIGHT, step);
+    for (int j = 0; j < 4; j++)
+      word[j] = a.stochastic ? round_bf16(p[2 * j], random.word[j] & 0xFFFFu, true) |
+                                   round_bf16(p[2 * j + 1], random.word[j] >> 16, true) << 16
+                             : pack_bf16(p[2 * j], p[2 * j + 1]);
+    *(uint4 *)(compute + i) = make_uint4(word[0], word[1], word[2], word[3]);
   }
+  for (i64 i = eights * EIGHT + grid_index(); i < n; i += grid_stride())
+    one_element(s, g, copy, compute, finite, f, a, site, step, i);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary embedding, half-split. The angle is rounded to float before its sine, as on the CPU. */
 
+#if !T_IS_BF16 /* of no type */
 /* positions [rows] -> table [rows, 2 half]: cosines, then sines */
-extern "C" __global__ void rope_table(const int *positions, float *table, double theta, i64 rows, i64 half) {
+SINGLE_KERNEL(rope_table, FLAT)(const int *positions, float *table, double theta, i64 rows, i64 half) {
   i64 n = rows * half;
   for (i64 k = grid_index(); k < n; k += grid_stride()) {
     i64 r = k / half, i = k - r * half;
@@ -12,23 +13,76 @@ extern "C" __global__ void rope_table(const int *positions, float *table, double
     table[r * 2 * half + half + i] = sinf(angle);
   }
 }
+#endif
 
-/* The first `rotated` columns of x [rows, cols] are heads of 2 half columns; a thread turns one pair or
- * copies one of the columns behind them. y may be x. */
-extern "C" __global__ void rope(const float *x, const float *table, float *y, float sign, i64 rows, i64 cols,
-                                i64 rotated, i64 half) {
-  i64 pairs = rotated / 2, work = pairs + (cols - rotated), n = rows * work;
-  for (i64 k = grid_index(); k < n; k += grid_stride()) {
-    i64 r = k / work, j = k - r * work;
-    if (j >= pairs) {
-      i64 at = r * cols + rotated + (j - pairs);
-      y[at] = x[at];
-      continue;
+struct rope_params {
+  float sign;
+  i64 rows, cols;
+  int heads, half; /* x [rows, cols] begins with heads of 2 half columns */
+};
+
+enum { HEADS = 2 }; /* of a thread at a time */
+
+/* Vectors threadIdx.x of both halves of heads threadIdx.y, threadIdx.y + blockDim.y ... of a row: the angles
+ * are read once. */
+__device__ inline void turn_heads(const T *x, const float *angle, T *y, const rope_params &p) {
+  float cosine[VEC], sine[VEC];
+  load_floats(angle, cosine), load_floats(angle + p.half, sine);
+  for (int i = 0; i < VEC; i++) sine[i] *= p.sign;
+  for (int first = (int)threadIdx.y; first < p.heads; first += HEADS * (int)blockDim.y) {
+    uint4 left[HEADS], right[HEADS];
+#pragma unroll
+    for (int j = 0; j < HEADS; j++) {
+      int head = first + j * (int)blockDim.y;
+      if (head >= p.heads) continue;
+      left[j] = load_vector(x + head * 2 * p.half);
+      right[j] = load_vector(x + head * 2 * p.half + p.half);
     }
-    i64 head = j / half, i = j - head * half, at = r * cols + head * 2 * half + i;
-    float cosine = table[r * 2 * half + i], sine = sign * table[r * 2 * half + half + i];
-    float a = x[at], b = x[at + half];
-    y[at] = a * cosine - b * sine;
-    y[at + half] = b * cosine + a * sine;
+#pragma unroll
+    for (int j = 0; j < HEADS; j++) {
+      int head = first + j * (int)blockDim.y;
+      float a[VEC], b[VEC];
+      if (head >= p.heads) continue;
+      unpack(left[j], a), unpack(right[j], b);
+      for (int i = 0; i < VEC; i++) {
+        float u = a[i];
+        a[i] = u * cosine[i] - b[i] * sine[i];
+        b[i] = b[i] * cosine[i] + u * sine[i];
+      }
+      store_vector(y + head * 2 * p.half, a);
+      store_vector(y + head * 2 * p.half + p.half, b);
+    }
   }
+}
+
+/* The same, element by element. */
+__device__ inline void turn_row(const T *x, const float *table, T *y, const rope_params &p) {
+  int threads = (int)(blockDim.x * blockDim.y);
+  for (int k = (int)(threadIdx.y * blockDim.x + threadIdx.x); k < p.heads * p.half; k += threads) {
+    int head = k / p.half, i = k - head * p.half, at = head * 2 * p.half + i;
+    float a = get(x + at), b = get(x + at + p.half), cosine = table[i], sine = p.sign * table[i + p.half];
+    put(y + at, a * cosine - b * sine);
+    put(y + at + p.half, b * cosine + a * sine);
+  }
+}
+
+/* table [rows, 2 half]. The columns behind the heads are copied, unless y is x. blockDim.z rows a block;
+ * vectors: blockDim.x is the vectors of half a head. */
+KERNEL_RESIDENT(rope, FLAT, 4)(const T *x, const float *table, T *y, rope_params p, int vectors) {
+  i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = (i64)p.heads * 2 * p.half;
+  if (row >= p.rows) return;
+  x += row * p.cols, y += row * p.cols, table += row * 2 * p.half;
+  if (vectors) {
+    i64 at = threadIdx.x * VEC;
+    turn_heads(x + at, table + at, y + at, p);
+  } else {
+    turn_row(x, table, y, p);
+  }
+  if (x == y) return;
+  i64 wide = vectors ? VEC : 1, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (i64 i = rotated + thread * wide; i < p.cols; i += blockDim.x * blockDim.y * wide)
+    if (vectors)
+      *(uint4 *)(y + i) = load_vector(x + i);
+    else
+      y[i] = x[i];
 }

@@ -111,6 +111,7 @@ static fx_status check(const nccl_comm *comm, int result, const char *what) {
 static fx_status connect(void *arg, void *stream) {
   nccl_comm *comm = arg;
   (void)stream;
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* all memory is taken now, not in the first steps */
   return check(comm, comm->nccl->init_rank(&comm->handle, comm->base.size, comm->id, comm->base.rank),
                "the connection to the other ranks");
 }

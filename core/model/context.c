@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/model/context.h"
+
+#include <string.h>
+
+#include "core/model/model.h"
+#include "dynamo_rt/base/memory.h"
+#include "parallel/context_blocks.h"
+
+enum { BLOCK = FX_LIMITS_ALIGN };
+
+fx_status fx_context_check(const fx_config *config, int64_t T, int ranks) {
+  if (T % ((int64_t)BLOCK * ranks) == 0) return FX_OK;
+  return fx_error(
+      FX_ERR_CONFIG,
+      "%s: train.seq_length=%lld is not a multiple of %d x parallel.context=%d, so its blocks of %d "
+      "positions cannot be dealt evenly; set train.seq_length to a multiple of %lld or lower "
+      "parallel.context",
+      fx_config_where(config, "parallel.context"), (long long)T, BLOCK, ranks, BLOCK,
+      (long long)BLOCK * ranks);
+}
+
+fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int64_t B,
+                                           int64_t T) {
+  switch (config->parallel.context_exchange) {
+  case FX_PARALLEL_CONTEXT_EXCHANGE_RING:
+    return FX_CONTEXT_RING;
+  case FX_PARALLEL_CONTEXT_EXCHANGE_ALLGATHER:
+    return FX_CONTEXT_ALLGATHER;
+  default:
+    return fx_context_choose(B, T, config->model.num_key_value_heads, config->model.head_dim,
+                             fx_model_dtype(config, backend));
+  }
+}
+
+/* ---- area ---- */
+
+static fx_limits whole_limits(const fx_attention_setup *setup, const fx_attention_kind *kind) {
+  return fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->T);
+}
+
+static fx_runs whole_runs(const fx_attention_setup *setup, const fx_attention_kind *kind) {
+  return fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->T, setup->T, BLOCK, BLOCK, 0);
+}
+
+static bool by_limits(const fx_attention_kind *kind) {
+  return fx_mask_program_facts(kind->program)->form == FX_MASK_FORM_LIMITS;
+}
+
+/* Scratch of a kind's area: what the builder needs, then what it builds. */
+static size_t kind_scratch(const fx_attention_setup *setup, const fx_attention_kind *kind, size_t *built_at) {
+  fx_limits limits;
+  fx_runs runs;
+  size_t bytes;
+  if (!kind->program) return 0;
+  if (by_limits(kind)) {
+    limits = whole_limits(setup, kind);
+    *built_at = fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);
+    bytes = fx_limits_bytes(&limits);
+  } else {
+    runs = whole_runs(setup, kind);
+    *built_at = fx_align_up(fx_mask_runs_scratch(kind->program, &runs), FX_ALIGN);
+    bytes = fx_runs_bytes(&runs);
+  }
+  return *built_at + bytes;
+}
+
+static size_t deal_scratch(const fx_attention_setup *setup) {
+  return fx_align_up(fx_context_deal_scratch(setup->T / BLOCK, setup->ranks), FX_ALIGN);
+}
+static size_t area_scratch(const fx_attention_setup *setup) {
+  return fx_align_up((size_t)(setup->T / BLOCK) * sizeof(double), FX_ALIGN);
+}
+
+size_t fx_context_scratch(const fx_attention_setup *setup) {
+  size_t most = deal_scratch(setup), built_at = 0;
+  for (int32_t k = 0; k < setup->num_kinds; k++) {
+    size_t bytes = kind_scratch(setup, &setup->kind[k], &built_at);
+    most = bytes > most ? bytes : most;
+  }
+  return area_scratch(setup) + most;
+}
+
+/* Lists that samples or heads share count as often as they are used. */
+static void add_limits(const fx_limits *limits, double weight, double *area) {
+  for (int32_t b = 0; b < limits->Bm; b++)
+    for (int32_t h = 0; h < fx_limits_heads(limits); h++)
+      for (int32_t r = 0; r < limits->R; r++) {
+        int64_t at = fx_limits_at(limits, r, b, h);
+        for (int32_t t = 0; t < limits->T; t++)
+          area[t / BLOCK] += weight * (limits->hi[at + t] - limits->lo[at + t]);
+      }
+}
+
+static void add_runs(const fx_runs *runs, double weight, double *area) {
+  for (int32_t b = 0; b < runs->Bm; b++)
+    for (int32_t h = 0; h < fx_runs_heads(runs); h++)
+      for (int32_t i = 0; i < runs->blocks; i++) {
+        int32_t count;
+        const fx_run *run = fx_runs_get_head(runs, b, h, i, &count);
+        for (int32_t k = 0; k < count; k++)
+          area[i] +=
+              weight * (run[k].end - run[k].begin) * (BLOCK * BLOCK) / (run[k].kind == FX_RUN_FULL ? 1 : 2);
+      }
+}
+
+static fx_status add_kind(const fx_attention_setup *setup, const fx_attention_kind *kind,
+                          const void *const *buffer, double *area, char *scratch) {
+  fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = kind->flex->uniform};
+  double uses = (double)kind->layers * setup->B * setup->H;
+  size_t built_at = 0;
+  kind_scratch(setup, kind, &built_at);
+  if (!kind->program) {
+    for (int32_t i = 0; i < setup->T / BLOCK; i++) area[i] += uses * BLOCK * setup->T;
+  } else if (by_limits(kind)) {
+    fx_limits limits = whole_limits(setup, kind);
+    fx_limits_bind(&limits, scratch + built_at);
+    FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
+    add_limits(&limits, uses / limits.Bm / fx_limits_heads(&limits), area);
+  } else {
+    fx_runs runs = whole_runs(setup, kind);
+    fx_runs_bind(&runs, scratch + built_at);
+    FX_TRY(fx_mask_runs_build(kind->program, &in, NULL, &runs, scratch));
+    add_runs(&runs, uses / runs.Bm / fx_runs_heads(&runs), area);
+  }
+  return FX_OK;
+}
+
+fx_status fx_context_area(const fx_attention_setup *setup, const void *const *const *buffer, double *area,
+                          void *scratch) {
+  memset(area, 0, (size_t)(setup->T / BLOCK) * sizeof *area);
+  for (int32_t k = 0; k < setup->num_kinds; k++)
+    FX_TRY(add_kind(setup, &setup->kind[k], buffer[k], area, scratch));
+  return FX_OK;
+}
+
+/* ---- assignment ---- */
+
+fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
+                            int32_t *blocks, void *scratch) {
+  int32_t count = setup->T / BLOCK;
+  double *area = scratch;
+  char *rest = (char *)scratch + area_scratch(setup);
+  FX_TRY(fx_context_area(setup, buffer, area, rest));
+  fx_context_deal(area, count, setup->ranks, blocks, rest);
+  for (int32_t i = 0; i < count; i++) blocks[i] *= BLOCK;
+  return FX_OK;
+}
+
+void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,
+                          int32_t *local) {
+  const int32_t *mine = blocks + setup->rank * (setup->rows / BLOCK);
+  for (int64_t b = 0; b < setup->B; b++)
+    for (int64_t i = 0; i < setup->rows / BLOCK; i++)
+      memcpy(local + b * setup->rows + i * BLOCK, whole + b * setup->T + mine[i], BLOCK * sizeof *local);
+}

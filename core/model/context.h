@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank of a context-parallel group computes of each batch: the assignment of blocks of 128 positions
+ * to ranks, by the area that the model's masks let them see, and the rows of a batch that are this rank's.
+ * One assignment serves all layers: areas are summed over them. */
+#ifndef FX_CORE_MODEL_CONTEXT_H
+#define FX_CORE_MODEL_CONTEXT_H
+
+#include "core/model/attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* FX_ERR_CONFIG: T does not divide into blocks of 128 for `ranks` ranks; names train.seq_length and
+ * parallel.context. */
+fx_status fx_context_check(const fx_config *config, int64_t T, int ranks);
+
+/* How the ranks exchange keys: what parallel.context_exchange says, or what auto stands for. */
+fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int64_t B, int64_t T);
+
+/* Scratch bytes of fx_context_assign. */
+size_t fx_context_scratch(const fx_attention_setup *setup);
+
+/* Visible pairs of each block's queries, summed over layers, heads and samples; exact where limits represent
+ * the mask, else a partial tile counts as half of one. buffer[kind]: the kind's buffers by number in its
+ * variant's pool. area[T / 128]; scratch as above. */
+fx_status fx_context_area(const fx_attention_setup *setup, const void *const *const *buffer, double *area,
+                          void *scratch);
+
+/* blocks[T / 128]: global position of every block of 128, rank by rank. */
+fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
+                            int32_t *blocks, void *scratch);
+
+/* This rank's rows of one number a position: whole int32 [B, T] -> local [B, rows], by the assignment. */
+void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,
+                          int32_t *local);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

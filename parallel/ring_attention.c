@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The forward is recorded from ops that have no backward, and a last node without a kernel
+ * (context_attention) that names what the backward needs: its vjp records the exchange of the backward. */
+#include "parallel/ring_attention.h"
+
+#include <string.h>
+
+#include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/elementwise.h"
+#include "dynamo_rt/ops/input.h"
+#include "parallel/collective.h"
+
+const char *fx_context_exchange_name(fx_context_exchange exchange) {
+  return exchange == FX_CONTEXT_RING ? "ring" : "allgather";
+}
+
+fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype) {
+  int64_t floats = 2 * B * T * K * D, bytes = (int64_t)fx_dtype_bytes(dtype);
+  return floats * (2 * bytes + 4) <= FX_CONTEXT_GATHER_BYTES ? FX_CONTEXT_ALLGATHER : FX_CONTEXT_RING;
+}
+
+int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local) {
+  return exchange == FX_CONTEXT_RING ? T_local : ranks * T_local;
+}
+
+int32_t fx_context_lists(fx_context_exchange exchange, int ranks) {
+  return exchange == FX_CONTEXT_RING ? ranks : 1;
+}
+
+/* Part `index` of `count` equal parts of a vector, as [1, n]. */
+static fx_value part_of(fx_graph *graph, fx_value whole, int index, int count) {
+  if (whole == FX_NONE || fx_graph_status(graph) != FX_OK) return FX_NONE;
+  int64_t words = fx_type_numel(fx_graph_type(graph, whole)) / count;
+  return fx_slice_heads(graph, whole, index * words, 1, words);
+}
+
+fx_value fx_context_blocks_of(fx_graph *graph, fx_value blocks, int rank, int ranks) {
+  return part_of(graph, blocks, rank, ranks);
+}
+
+/* ---- what forward and backward share ---- */
+
+typedef struct context_attr {
+  fx_view_attr view;
+  fx_comm *comm;
+  int32_t lane, exchange;
+  fx_attention_attr attention;
+} context_attr;
+
+/* Inputs of the last node. OUT comes first: the node's output is another look at it. */
+enum { OUT, LSE, Q, K, V, BLOCKS, LIMITS, RUNS_BACKWARD, BUFFERS, SINKS, TABLE };
+enum { NUM_IN = TABLE + FX_VARIANT_MAX_TABLES };
+
+/* Sizes of the keys and values of one rank. */
+typedef struct sizes {
+  int64_t B, T, K, D;
+  fx_dtype dtype;
+} sizes;
+
+static sizes sizes_of(fx_graph *graph, fx_value k) {
+  const fx_type *type = fx_graph_type(graph, k);
+  return (sizes){type->dim[0], type->dim[1], type->dim[2], type->dim[3], type->dtype};
+}
+
+/* Two values of k's shape side by side: [B, T, 2 K D]. */
+static fx_value pack(fx_graph *graph, fx_value k, fx_value v, sizes s) {
+  fx_type type = fx_type_3d(s.dtype, s.B, s.T, 2 * s.K * s.D);
+  return fx_assemble(graph, (fx_value[]){k, v}, (int64_t[]){0, s.K * s.D}, 2, type);
+}
+
+static void unpack(fx_graph *graph, fx_value kv, sizes s, fx_value *k, fx_value *v) {
+  *k = fx_slice_heads(graph, kv, 0, s.K, s.D);
+  *v = fx_slice_heads(graph, kv, s.K * s.D, s.K, s.D);
+}
+
+/* Gradients go home as their own values: copies can be written straight into a larger gradient. */
+static void unpack_gradients(fx_graph *graph, fx_value dkv, sizes s, fx_value *din) {
+  fx_value dk, dv;
+  if (s.dtype != FX_F32) dkv = fx_cast(graph, dkv, s.dtype);
+  unpack(graph, dkv, s, &dk, &dv);
+  din[K] = fx_copy(graph, dk);
+  din[V] = fx_copy(graph, dv);
+}
+
+static fx_value widen(fx_graph *graph, fx_value x) {
+  if (fx_graph_status(graph) != FX_OK || fx_graph_type(graph, x)->dtype == FX_F32) return x;
+  return fx_cast(graph, x, FX_F32);
+}
+
+static fx_value sum_of(fx_graph *graph, fx_value sum, fx_value x) {
+  return sum == FX_NONE ? x : x == FX_NONE ? sum : fx_add(graph, sum, x);
+}
+
+/* The rank whose keys are here at hop s: chunks move to the next rank. */
+static int owner_at(const fx_comm *comm, int hop) {
+  return (comm->rank - hop + comm->size) % comm->size;
+}
+
+static fx_value pass_on(fx_graph *graph, const context_attr *a, fx_value x) {
+  int size = a->comm->size, rank = a->comm->rank;
+  if (size == 1) return x;
+  return fx_send_recv(graph, a->comm, (fx_lane)a->lane, x, (rank + 1) % size, (rank + size - 1) % size);
+}
+
+/* The op's inputs for the keys of rank `owner`. */
+static fx_attention_inputs chunk_inputs(fx_graph *graph, const fx_comm *comm,
+                                        const fx_attention_inputs *inputs, fx_value blocks, int owner) {
+  fx_attention_inputs chunk = *inputs;
+  chunk.runs = part_of(graph, inputs->runs, owner, comm->size);
+  chunk.runs_backward = part_of(graph, inputs->runs_backward, owner, comm->size);
+  chunk.q_base = fx_context_blocks_of(graph, blocks, comm->rank, comm->size);
+  chunk.kv_base = fx_context_blocks_of(graph, blocks, owner, comm->size);
+  return chunk;
+}
+
+/* ---- allgather ---- */
+
+/* [a * b, rest] seen as [a, b, rest], its first two dimensions exchanged: [b * a, rest]. */
+static fx_value exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b) {
+  if (a == 1 || b == 1 || fx_graph_status(graph) != FX_OK) return x;
+  int64_t rest = fx_type_numel(fx_graph_type(graph, x)) / (a * b);
+  x = fx_reshape(graph, x, 3, (int64_t[]){a, b, rest});
+  return fx_copy(graph, fx_swap_dims(graph, x, 0, 1));
+}
+
+/* K and V of all ranks, rank by rank: views [B, size * T, K, D]. */
+static void gather_keys(fx_graph *graph, const context_attr *a, fx_value k, fx_value v, sizes s,
+                        fx_value *all_k, fx_value *all_v) {
+  int64_t size = a->comm->size;
+  fx_value kv = fx_all_gather(graph, a->comm, (fx_lane)a->lane, pack(graph, k, v, s));
+  kv = exchange_dims(graph, kv, size, s.B);
+  kv = fx_reshape(graph, kv, 3, (int64_t[]){s.B, size * s.T, 2 * s.K * s.D});
+  unpack(graph, kv, s, all_k, all_v);
+}
+
+static fx_attention_inputs all_inputs(fx_graph *graph, const fx_comm *comm, const fx_attention_inputs *inputs,
+                                      fx_value blocks) {
+  fx_attention_inputs all = *inputs;
+  all.q_base = fx_context_blocks_of(graph, blocks, comm->rank, comm->size);
+  all.kv_base = blocks;
+  return all;
+}
+
+static fx_value allgather_forward(fx_graph *graph, const context_attr *a, fx_value q, fx_value k, fx_value v,
+                                  fx_value blocks, const fx_attention_inputs *inputs, fx_value *lse) {
+  fx_value all_k, all_v;
+  gather_keys(graph, a, k, v, sizes_of(graph, k), &all_k, &all_v);
+  fx_attention_inputs all = all_inputs(graph, a->comm, inputs, blocks);
+  all.runs_backward = FX_NONE;
+  return fx_flex_attention(graph, q, all_k, all_v, &all, a->attention, lse);
+}
+
+static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
+                               const fx_attention_inputs *inputs, fx_value *din) {
+  fx_value all_k, all_v, grads[FX_ATTENTION_GRADS];
+  sizes s = sizes_of(graph, in[K]), whole = s;
+  gather_keys(graph, a, in[K], in[V], s, &all_k, &all_v);
+  fx_attention_inputs all = all_inputs(graph, a->comm, inputs, in[BLOCKS]);
+  fx_flex_attention_grad(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, FX_NONE, &all, a->attention,
+                         grads);
+  whole.T *= a->comm->size;
+  fx_value dkv = widen(graph, pack(graph, grads[1], grads[2], whole));
+  dkv = exchange_dims(graph, dkv, s.B, a->comm->size);
+  dkv = fx_reshape(graph, dkv, 3, (int64_t[]){a->comm->size * s.B, s.T, 2 * s.K * s.D});
+  unpack_gradients(graph, fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, dkv), s, din);
+  din[Q] = grads[0];
+  din[SINKS] = grads[3];
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) din[TABLE + t] = grads[4 + t];
+}
+
+/* ---- ring ---- */
+
+/* The keys of the next hop travel while this one is computed. */
+static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q, fx_value k, fx_value v,
+                             fx_value blocks, const fx_attention_inputs *inputs, fx_value *lse) {
+  sizes s = sizes_of(graph, k);
+  fx_dtype dtype = s.dtype;
+  fx_attention_running state = fx_flex_attention_begin(graph, q);
+  fx_value here = a->comm->size > 1 ? pack(graph, k, v, s) : FX_NONE;
+  for (int hop = 0; hop < a->comm->size; hop++) {
+    fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
+    fx_attention_inputs chunk = chunk_inputs(graph, a->comm, inputs, blocks, owner_at(a->comm, hop));
+    if (hop > 0) unpack(graph, here, s, &k, &v);
+    fx_flex_attention_partial(graph, q, k, v, &chunk, a->attention, hop == 0, &state);
+    here = next;
+  }
+  return fx_flex_attention_finish(graph, state, inputs->sinks, dtype, lse);
+}
+
+static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
+                          const fx_attention_inputs *inputs, fx_value *din) {
+  sizes s = sizes_of(graph, in[K]);
+  fx_value k = in[K], v = in[V], grads[FX_ATTENTION_GRADS], dq = FX_NONE, dkv = FX_NONE;
+  fx_value here = a->comm->size > 1 ? pack(graph, k, v, s) : FX_NONE;
+  for (int hop = 0; hop < a->comm->size; hop++) {
+    fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
+    fx_attention_inputs chunk = chunk_inputs(graph, a->comm, inputs, in[BLOCKS], owner_at(a->comm, hop));
+    if (hop > 0) {
+      unpack(graph, here, s, &k, &v);
+      chunk.sinks = FX_NONE; /* their gradient depends on the final lse only: taken once */
+    }
+    fx_flex_attention_grad(graph, in[Q], k, v, in[OUT], in[LSE], dout, FX_NONE, &chunk, a->attention, grads);
+    dkv = sum_of(graph, dkv, widen(graph, pack(graph, grads[1], grads[2], s)));
+    dkv = pass_on(graph, a, dkv); /* with its keys; after the last hop the next rank is the owner */
+    dq = sum_of(graph, dq, widen(graph, grads[0]));
+    if (hop == 0) din[SINKS] = grads[3];
+    for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++)
+      din[TABLE + t] = sum_of(graph, din[TABLE + t], grads[4 + t]);
+    here = next;
+  }
+  unpack_gradients(graph, dkv, s, din);
+  din[Q] = s.dtype == FX_F32 ? dq : fx_cast(graph, dq, s.dtype);
+}
+
+/* ---- the node that has the backward ---- */
+
+static fx_status context_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  out[0] = *in[OUT];
+  return FX_OK;
+}
+
+static fx_status context_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
+  const context_attr *a = node->attr;
+  fx_value in[NUM_IN]; /* recording moves the nodes */
+  memcpy(in, node->in, sizeof in);
+  fx_attention_inputs inputs = fx_attention_no_inputs();
+  inputs.limits = in[LIMITS];
+  inputs.runs_backward = in[RUNS_BACKWARD];
+  inputs.buffers = in[BUFFERS];
+  inputs.sinks = in[SINKS];
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[TABLE + t];
+  (a->exchange == FX_CONTEXT_RING ? ring_backward : allgather_backward)(graph, a, in, dout[0], &inputs, din);
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_context_attention = {
+    .name = "context_attention",
+    .min_in = LIMITS,
+    .max_in = NUM_IN,
+    .num_out = 1,
+    .attr_bytes = sizeof(context_attr),
+    .effects = FX_EFFECT_VIEW,
+    .infer = context_infer,
+    .vjp = context_vjp,
+};
+
+static fx_status check(fx_graph *graph, const fx_comm *comm, fx_value q, fx_value k, fx_value blocks) {
+  FX_TRY(fx_graph_status(graph));
+  if (!fx_value_is(graph, q) || !fx_value_is(graph, k) || !fx_value_is(graph, blocks))
+    return fx_error(FX_ERR_GRAPH, "context attention: an input is no value of this graph");
+  const fx_type *rows = fx_graph_type(graph, q), *keys = fx_graph_type(graph, k),
+                *map = fx_graph_type(graph, blocks);
+  int64_t T = rows->ndim == 4 ? rows->dim[1] : 0;
+  if (T < 1 || T % FX_LIMITS_ALIGN || keys->ndim != 4 || keys->dim[1] != T)
+    return fx_error(FX_ERR_SHAPE,
+                    "context attention: %lld rows a rank, expected a multiple of %d and as many "
+                    "keys",
+                    (long long)T, FX_LIMITS_ALIGN);
+  if (map->dtype != FX_I32 || map->ndim != 1 || map->dim[0] * FX_LIMITS_ALIGN != comm->size * T)
+    return fx_error(FX_ERR_SHAPE,
+                    "context attention: blocks must be int32 [%lld], one a block of %d positions",
+                    (long long)(comm->size * T / FX_LIMITS_ALIGN), FX_LIMITS_ALIGN);
+  return FX_OK;
+}
+
+fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
+                              fx_value q, fx_value k, fx_value v, fx_value blocks,
+                              const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse) {
+  context_attr a;
+  fx_value in[NUM_IN];
+  if (lse) *lse = FX_NONE;
+  fx_status status = check(graph, comm, q, k, blocks);
+  if (status != FX_OK) return fx_graph_fail(graph, status);
+  memset(&a, 0, sizeof a);
+  a.comm = comm;
+  a.lane = (int32_t)lane;
+  a.exchange = (int32_t)exchange;
+  a.attention = attr;
+  in[OUT] = (exchange == FX_CONTEXT_RING ? ring_forward : allgather_forward)(graph, &a, q, k, v, blocks,
+                                                                             inputs, &in[LSE]);
+  in[Q] = q, in[K] = k, in[V] = v, in[BLOCKS] = blocks;
+  in[LIMITS] = inputs->limits, in[RUNS_BACKWARD] = inputs->runs_backward;
+  in[BUFFERS] = inputs->buffers, in[SINKS] = inputs->sinks;
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[TABLE + t] = inputs->table[t];
+  if (lse) *lse = in[LSE];
+  return fx_graph_record(graph, &g_context_attention, &a, in, NULL);
+}

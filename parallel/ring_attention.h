@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention over a sequence that several ranks share: every rank holds the queries, keys and values of some
+ * blocks of 128 positions, and sees the keys of all. One interface, several ways to exchange keys:
+ *
+ *   allgather  K and V of all ranks are gathered, attention runs once over all keys; the backward gathers
+ *              again and reduce-scatters fp32 dK and dV. One exchange, nothing to overlap it with; memory for
+ *              the keys of the whole sequence while a layer runs.
+ *   ring       K and V of one rank at a time: each chunk goes on to the next rank while attention over it
+ *              runs (Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889). Partial
+ *              outputs are merged in fp32. In the backward K and V go round again and their fp32 gradients
+ *              with them: every rank adds its part, and after as many hops as there are ranks they are home.
+ *
+ * Which rank holds which blocks is data (`blocks`), so a new assignment records nothing. Positions stay
+ * global: limits and expressions mean what they mean on one rank. Every rank takes part in every hop, also
+ * where the mask lets it see nothing of a chunk; its lists are then empty and the kernels do nothing.
+ *
+ * Must not know: models, configurations. */
+#ifndef FX_PARALLEL_RING_ATTENTION_H
+#define FX_PARALLEL_RING_ATTENTION_H
+
+#include "attention/flex_attention.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fx_context_exchange { FX_CONTEXT_ALLGATHER, FX_CONTEXT_RING } fx_context_exchange;
+
+const char *fx_context_exchange_name(fx_context_exchange exchange);
+
+/* Allgather while what it holds of all keys of one layer (K and V of `dtype`, their gradients in that type
+ * and in fp32) is at most FX_CONTEXT_GATHER_BYTES: it then runs one long kernel in place of `ranks` short
+ * ones, and its memory does not depend on how the sequence grows. Ring beyond. B samples of T positions. */
+#define FX_CONTEXT_GATHER_BYTES ((int64_t)64 << 20)
+fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype);
+
+/* Keys a run list covers, and how many lists `runs` and `runs_backward` hold one behind the other: one of all
+ * keys, rank by rank, or one a rank's chunk, in rank order. T_local: positions of one rank. */
+int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local);
+int32_t fx_context_lists(fx_context_exchange exchange, int ranks);
+
+/* As fx_flex_attention with these differences. q, k, v [B, T_local, heads, D] are this rank's rows, T_local a
+ * multiple of 128. blocks: int32 [size * T_local / 128], global position of every block of 128, rank by rank,
+ * ascending within a rank, the same on every rank; it stands for q_base and kv_base, which are not read.
+ * Limits are those of this rank's rows. Run lists are for fx_context_keys keys, fx_context_lists of them,
+ * each padded to the same number of words. Sinks and tables are whole on every rank and so are used once a
+ * row: their gradients are this rank's rows' share, to be summed over the ranks like those of any parameter.
+ * Exchanges run on `lane`. Collective over comm. *lse (may be NULL) is not differentiable. */
+fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
+                              fx_value q, fx_value k, fx_value v, fx_value blocks,
+                              const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse);
+
+/* Blocks of rank `rank` as q_base or kv_base: int32 [1, T_local / 128]. */
+fx_value fx_context_blocks_of(fx_graph *graph, fx_value blocks, int rank, int ranks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

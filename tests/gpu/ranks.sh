@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Data parallelism over two GPUs and NCCL: the losses of one GPU within rounding, the same bits in a second run and without
+# CUDA graphs, a checkpoint of two ranks that one resumes, and all of it over sockets as between nodes. Skipped (77) where
+# there are fewer than two GPUs. FLEXION: another binary than the build's.
+source "$(dirname "$0")/../integration/setup.bash"
+FLEXION=${FLEXION_BIN:-$FLEXION}
+gpus=$("$FLEXION" doctor --json | tail -1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["cuda_devices"])')
+[ "$gpus" -ge 2 ] || { echo "skipped: $gpus GPUs, two are needed"; rm -rf "$TMP"; exit 77; }
+here=$FX_SOURCE_DIR/tests/integration
+python3 "$here/corpus.py" "$TMP/corpus.txt" 400 5
+
+train() { # train OUT RANKS overrides...
+  local out=$1 ranks=$2
+  shift 2
+  timeout -k 1 120 mpirun -np "$ranks" --bind-to none "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" \
+    runtime.device=cuda runtime.deterministic=true model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 \
+    train.iters=30 train.eval_interval=0 optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 ||
+    { tail -5 "$TMP/$out.log"; return 1; }
+}
+cat > "$TMP/compare.py" <<'P'
+import json, sys
+def load(name):
+    rows = [json.loads(line) for line in open(f"{sys.argv[1]}/{name}/metrics.jsonl")]
+    return {r["step"]: (r["loss"], r["grad_norm"]) for r in rows if "loss" in r}
+a, b, bound = load(sys.argv[2]), load(sys.argv[3]), float(sys.argv[4])
+steps = sorted(a.keys() & b.keys())
+assert len(steps) >= int(sys.argv[5]), (len(a), len(b))
+worst = max(abs(a[s][0] - b[s][0]) / a[s][0] for s in steps)
+print(f"{sys.argv[3]} against {sys.argv[2]}: losses of {len(steps)} steps within {worst:.2e} (bound {bound:g})")
+sys.exit(worst > bound)
+P
+same() { python3 "$TMP/compare.py" "$TMP" "$@"; }
+
+for dtype in float32 bfloat16; do
+  check "$dtype: one rank" train "one-$dtype" 1 runtime.dtype=$dtype
+  check "$dtype: two ranks" train "two-$dtype" 2 runtime.dtype=$dtype
+  check "$dtype: again" train "again-$dtype" 2 runtime.dtype=$dtype
+  check "$dtype: without CUDA graphs" train "eager-$dtype" 2 runtime.dtype=$dtype runtime.mode=eager
+done
+check "float32 follows one rank" same one-float32 two-float32 1e-5 30
+check "bfloat16 follows one rank" same one-bfloat16 two-bfloat16 2e-3 30
+for dtype in float32 bfloat16; do
+  check "$dtype: a second run gives the same bits" same two-$dtype again-$dtype 0 30
+  check "$dtype: eager gives the same bits" same two-$dtype eager-$dtype 0 30
+done
+check "another mask is told apart" train mask 1 runtime.dtype=float32 attention.variant=causal
+check "by more than 100 times the bound" bash -c "! python3 '$TMP/compare.py' '$TMP' one-float32 mask 1e-3 30"
+cp -r "$TMP/two-float32" "$TMP/resumed"
+check "one rank resumes what two saved" train resumed 1 runtime.dtype=float32 train.iters=40
+check "40 steps in one run" train whole 1 runtime.dtype=float32 train.iters=40
+check "and goes on as if it had been alone" same whole resumed 1e-5 40
+NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket check "over sockets" train sockets 2 runtime.dtype=float32
+check "over sockets the losses are the same" same one-float32 sockets 1e-5 30
+finish
