@@ -124,7 +124,8 @@ static fx_status dropout_infer(const fx_type *const *in, const void *attr, fx_ty
     return fx_error(FX_ERR_SHAPE,
                     "expected x [B, T, E] or rows of it, ordinals [B] and 0 <= p < 1, got p = %g",
                     (double)a->p);
-  if (in[3] && (in[3]->dtype != FX_I32 || fx_type_numel(in[3]) * 128 != in[0]->dim[1]))
+  int64_t length = a->length ? a->length : in[0]->dim[1];
+  if (in[3] && (in[3]->dtype != FX_I32 || fx_type_numel(in[3]) * 128 != length))
     return fx_error(FX_ERR_SHAPE, "expected one int32 position a block of 128 rows");
   out[0] = *in[0];
   return FX_OK;

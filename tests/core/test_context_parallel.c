@@ -218,6 +218,31 @@ static void several_ranks(void) {
   }
 }
 
+/* Beside tensor parallelism and ZeRO: gradients are in parts there, losses are not. */
+static void beside_the_others(void) {
+  static const struct {
+    const char *name, *more[4];
+    int ranks;
+  } rows[] = {
+      {"cp2 x tp2", {"parallel.tensor=2", "parallel.context_exchange=ring", NULL}, 4},
+      {"cp2 x tp2, whole rows", {"parallel.tensor=2", "parallel.sequence=false", NULL}, 4},
+      {"cp2, ZeRO 1", {"parallel.zero=1", "parallel.context_exchange=ring", NULL}, 2},
+      {"cp2 x dp2, ZeRO 2", {"parallel.zero=2", "train.micro_batch_size=1", NULL}, 4},
+      {"cp2 x tp2 x dp2, ZeRO 1", {"parallel.tensor=2", "parallel.zero=1", "train.micro_batch_size=1"}, 8}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const char *more[7] = {"parallel.context=2", k_end};
+    static curve many;
+    for (int k = 0; k < 4 && rows[i].more[k]; k++) more[2 + k] = rows[i].more[k];
+    if (!train(rows[i].name, rows[i].ranks, "start", TRAINED + STEPS, more, &many)) continue;
+    CHECK_INT(many.steps, STEPS);
+    CHECK_MSG(worst_loss(&g_one, &many) <= 1e-5, "%s: a loss is off by %.3g", rows[i].name,
+              worst_loss(&g_one, &many));
+    double valid = fabs(many.report.valid_loss / g_one.report.valid_loss - 1);
+    CHECK_MSG(valid <= 1e-5, "%s: the validation loss is off by %.3g", rows[i].name, valid);
+    same_tensors("one", rows[i].name, 1e-4);
+  }
+}
+
 /* The comparison can fail: attention that looks into other documents, and dropout that is another one. */
 static void controls(void) {
   static curve wrong;
@@ -275,6 +300,7 @@ static void memory_falls(void) {
 
 static const fx_test g_tests[] = {{"one rank", one_rank},
                                   {"several ranks train alike", several_ranks},
+                                  {"beside tensor parallelism and ZeRO", beside_the_others},
                                   {"controls", controls},
                                   {"eager = replay", eager_is_replay},
                                   {"checkpoints do not depend on the ranks", resumes_elsewhere},
