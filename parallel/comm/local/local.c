@@ -97,6 +97,7 @@ static fx_status round_wait(local_control *control, const local_round *round, in
   fx_local_world *world = control->world;
   struct timespec deadline = deadline_after(timeout_ms);
   int error = 0;
+  FX_ASSERT(round);
   while (round->arrived < world->size && !world->aborted && error == 0)
     error = pthread_cond_timedwait(&world->control_changed, &world->mutex, &deadline);
   if (round->arrived == world->size) return FX_OK;
