@@ -117,6 +117,11 @@ static void print_json(const fx_train_report *r) {
   json_decref(row);
 }
 
+static void end_job(void *ctx, fx_status status) {
+  (void)ctx;
+  fx_mpi_abort(fx_status_exit_code(status));
+}
+
 int fx_cmd_train(int argc, char **argv) {
   arguments args;
   int code = parse(argc, argv, &args);
@@ -147,6 +152,7 @@ int fx_cmd_train(int argc, char **argv) {
                   .trace_path = args.trace,
                   .trace_step = args.trace_step,
                   .stop = &g_stop,
+                  .fatal = end_job,
                   .restarted = restart && atoi(restart) > 0};
     fx_train_report report;
     status = fx_train(config, &job, &report);

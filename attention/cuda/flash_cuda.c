@@ -150,7 +150,8 @@ fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_ima
 
 typedef struct module_id {
   fx_hash128 variant;
-  int32_t pass, dtype, D, R, ask, any_scale, plain;
+  int32_t pass, dtype, D, R, plain;
+  int32_t ask; /* and any_scale, in bit 1: no padding, ids are compared as bytes */
 } module_id;
 
 struct fx_flash_module {
@@ -228,8 +229,8 @@ fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key
   memset(&id, 0, sizeof id);
   if (key->variant) id.variant = key->variant->hash;
   id.plain = !key->variant;
-  id.pass = key->pass, id.dtype = key->dtype, id.D = key->D, id.R = key->R, id.ask = key->ask;
-  id.any_scale = key->any_scale;
+  id.pass = key->pass, id.dtype = key->dtype, id.D = key->D, id.R = key->R,
+  id.ask = key->ask | key->any_scale << 1;
   fx_flash_module *found = context->late->kernels;
   while (found && memcmp(&found->id, &id, sizeof id) != 0) found = found->next;
   if (!found) {

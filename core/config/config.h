@@ -113,6 +113,7 @@ typedef struct fx_config_parallel {
   fx_parallel_context_exchange context_exchange;
   int64_t zero;
   int64_t bucket_elements;
+  int64_t watchdog;
 } fx_config_parallel;
 
 typedef struct fx_config_data {

@@ -65,6 +65,7 @@ const fx_key fx_schema[] = {
   {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: allgather for short sequences, ring for long ones")},
   {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks: 1 shares masters, moments and summed gradients, 2 all gradients")},
   {INT(parallel, bucket_elements), "4194304", RANGE(1, 1 << 30), HELP("gradients that a collective over data x context ranks carries, about")},
+  {INT(parallel, watchdog), "600", RANGE(0, 1 << 20), HELP("seconds that a collective may take before the job ends and says what every rank waits for; 0: any time")},
 
   {STRINGS(data, train), "[]", LENGTH(1), HELP("training files")},
   {STRINGS(data, valid), "[]", LENGTH(1), HELP("validation files; empty: valid_fraction of train")},

@@ -29,7 +29,7 @@ typedef struct fx_memory_account {
   int64_t snapshot;  /* of checkpoints written beside training; 0: none */
 } fx_memory_account;
 
-enum { FX_MEMORY_TEXT = 512 };
+enum { FX_MEMORY_TEXT = 1024 };
 
 int64_t fx_memory_params(const fx_memory_account *account);  /* weights, gradients, moments */
 int64_t fx_memory_planned(const fx_memory_account *account); /* of the host; arena_bound is no part of it */

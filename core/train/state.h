@@ -12,6 +12,7 @@
 #include "core/train/step.h"
 #include "core/train/trainer.h"
 #include "parallel/topology.h"
+#include "parallel/watchdog.h"
 
 enum { FX_CONTROL_TIMEOUT_MS = 120000 }; /* a rank that says nothing for this long is taken for dead */
 
@@ -47,6 +48,7 @@ typedef struct fx_trainer {
   fx_pipeline *pipeline;
   fx_metrics *metrics; /* rank 0 */
   fx_trace *trace;
+  fx_watchdog *watchdog;                             /* NULL: one rank, or none wanted */
   int64_t consumed_samples, optimizer_step, skipped; /* with the weights: the state of training */
   int64_t bad_in_a_row;
   float *snapshot; /* [3 * num_own], or NULL when nothing is saved beside training */

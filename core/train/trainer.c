@@ -232,6 +232,24 @@ static fx_status open_outputs(fx_trainer *run) {
                          &run->metrics);
 }
 
+static fx_status run_watchdog_start(void *arg, void *stream) {
+  fx_trainer *run = arg;
+  const fx_topology_comms *comm = &run->topology->comm;
+  (void)stream;
+  fx_watchdog_options options = {.timeout_ms =
+                                     (int)fx_min_i64(1000 * run->config->parallel.watchdog, INT32_MAX),
+                                 .comm = {comm->world, comm->tp, comm->cp, comm->dp, comm->dp_cp},
+                                 .log = run->job->log,
+                                 .fatal = run->job->fatal,
+                                 .ctx = run->job->ctx};
+  return fx_watchdog_start(run->job->control, options, &run->watchdog);
+}
+
+static fx_status start_watchdog(fx_trainer *run) {
+  if (run->job->control->size == 1 || run->config->parallel.watchdog == 0) return FX_OK;
+  return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_watchdog_start, run);
+}
+
 static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_control *control = run->job->control;
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
@@ -239,6 +257,11 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   if (status != FX_OK) return status;
   FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
   run->memory.gpu_start = gpu_in_use(run);
+  if (run->config->parallel.tensor > 1 && run->device->backend != FX_BACKEND_CPU)
+    return fx_error(FX_ERR_CONFIG,
+                    "%s: parallel.tensor=%lld is not available on GPUs yet; set parallel.tensor=1 or "
+                    "runtime.device=cpu",
+                    fx_config_where(run->config, "parallel.tensor"), (long long)run->config->parallel.tensor);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
   FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));
@@ -259,6 +282,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   FX_TRY(capture(run));
   *capture_ms = (double)(fx_now_ns() - begin) / 1e6;
   FX_TRY(fx_trainer_barrier_status(run, open_outputs(run)));
+  FX_TRY(fx_trainer_barrier_status(run, start_watchdog(run)));
   if (control->rank == 0) describe(run);
   return FX_OK;
 }
@@ -332,7 +356,9 @@ static fx_status evaluate(fx_trainer *run, double *loss, int64_t *targets) {
   for (int64_t i = 0; i < fx_pipeline_valid_batches(run->pipeline); i++) {
     int64_t valid = 0;
     FX_TRY(fx_pipeline_valid_batch(run->pipeline, i, run->inputs, 0, &valid));
+    fx_watchdog_begin(run->watchdog, fx_trainer_iteration(run));
     FX_TRY(fx_stepper_run(run->stepper, FX_PHASE_EVAL, 0));
+    fx_watchdog_end(run->watchdog);
     for (int64_t t = 0; t < tokens; t++) mine[0] += (double)results->nll[t];
     mine[1] += (double)valid;
   }
@@ -423,7 +449,9 @@ static fx_status loop(fx_trainer *run) {
     bool traced = run->trace && done + 1 == run->job->trace_step;
     if (traced) set_trace(run, run->trace);
     int64_t begin = fx_now_ns();
+    fx_watchdog_begin(run->watchdog, fx_trainer_iteration(run) + 1);
     FX_TRY(run_step(run, lr));
+    fx_watchdog_end(run->watchdog);
     double took = (double)(fx_now_ns() - begin) / 1e9;
     if (traced) FX_TRY(save_trace(run));
     seconds += took;
@@ -489,6 +517,7 @@ fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *
     report->agreed = status == FX_ERR_DIVERGED || run.failed_together;
     if (status == FX_ERR_DIVERGED) discredit_checkpoint(&run);
   }
+  fx_watchdog_stop(run.watchdog, status == FX_OK || report->agreed);
   if (run.stepper) {
     report->arena_bytes = (int64_t)fx_stepper_arena_bytes(run.stepper);
     report->arena_bound_bytes = (int64_t)fx_stepper_arena_bound(run.stepper);

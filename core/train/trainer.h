@@ -30,6 +30,8 @@ typedef struct fx_job {
       *stop;      /* NULL, or a flag that a signal handler sets: all ranks finish the step, save and return */
   bool restarted; /* a run that died before goes on: a NaN without a save in between discredits its checkpoint
                    */
+  void (*fatal)(void *ctx, fx_status status); /* NULL, or ends all ranks of the job; the watchdog's thread
+                                                 calls it when a collective stands still */
   void (*on_gradients)(void *ctx, const fx_step_view *view); /* NULL, or called on every rank at every step */
   void *ctx;
 } fx_job;

@@ -2,6 +2,7 @@
 #include "dynamo_rt/comm/comm.h"
 
 #include <string.h>
+#include <time.h>
 
 const char *fx_collective_name(fx_collective kind) {
   static const char *const names[FX_COLLECTIVE_COUNT] = {
@@ -12,12 +13,43 @@ const char *fx_collective_name(fx_collective kind) {
   return (unsigned)kind < FX_COLLECTIVE_COUNT ? names[kind] : "unknown";
 }
 
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void note_begin(fx_comm_progress *p, const fx_comm_call *call) {
+  __atomic_store_n(&p->count, call->count, __ATOMIC_RELAXED);
+  __atomic_store_n(&p->kind, (int32_t)call->kind, __ATOMIC_RELAXED);
+  __atomic_store_n(&p->dtype, (int32_t)call->dtype, __ATOMIC_RELAXED);
+  __atomic_store_n(&p->began_ns, now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&p->issued, p->issued + 1, __ATOMIC_RELEASE);
+}
+
+fx_comm_progress fx_comm_progress_get(const fx_comm *comm) {
+  const fx_comm_progress *p = &comm->progress;
+  fx_comm_progress out;
+  out.done = __atomic_load_n(&p->done, __ATOMIC_ACQUIRE); /* first: done <= issued */
+  out.issued = __atomic_load_n(&p->issued, __ATOMIC_ACQUIRE);
+  out.began_ns = __atomic_load_n(&p->began_ns, __ATOMIC_RELAXED);
+  out.count = __atomic_load_n(&p->count, __ATOMIC_RELAXED);
+  out.kind = __atomic_load_n(&p->kind, __ATOMIC_RELAXED);
+  out.dtype = __atomic_load_n(&p->dtype, __ATOMIC_RELAXED);
+  return out;
+}
+
 fx_status fx_comm_issue(fx_comm *comm, const fx_comm_call *call) {
   FX_ASSERT(call->count >= 0);
   bool pairwise = call->kind == FX_SEND || call->kind == FX_RECV || call->kind == FX_SEND_RECV;
   if (pairwise || call->kind == FX_BROADCAST) FX_ASSERT(call->peer >= 0 && call->peer < comm->size);
   if (call->kind == FX_SEND_RECV) FX_ASSERT(call->peer_from >= 0 && call->peer_from < comm->size);
-  if (comm->size > 1 || comm->vtable->on_device) return comm->vtable->issue(comm, call);
+  if (comm->size > 1 || comm->vtable->on_device) {
+    note_begin(&comm->progress, call);
+    fx_status status = comm->vtable->issue(comm, call);
+    __atomic_store_n(&comm->progress.done, comm->progress.issued, __ATOMIC_RELEASE);
+    return status;
+  }
   if (call->kind == FX_SEND || call->kind == FX_RECV)
     return fx_error(FX_ERR_COMM, "a %s on communicator %s of one rank has no partner",
                     fx_collective_name(call->kind), comm->name);
@@ -28,6 +60,10 @@ fx_status fx_comm_issue(fx_comm *comm, const fx_comm_call *call) {
 
 fx_status fx_comm_open(fx_comm *comm) {
   return comm->vtable->open ? comm->vtable->open(comm) : FX_OK;
+}
+
+fx_status fx_comm_poll(fx_comm *comm) {
+  return comm->vtable->poll ? comm->vtable->poll(comm) : FX_OK;
 }
 
 void fx_comm_abort(fx_comm *comm) {

@@ -79,10 +79,21 @@ typedef struct fx_comm_vtable {
   /* Makes the connection, once; collective, before any issue. NULL: nothing is left to do. */
   fx_status (*open)(fx_comm *comm);
   fx_status (*issue)(fx_comm *comm, const fx_comm_call *call);
+  /* Whether calls that were only queued have failed since; NULL: none are. Any thread. */
+  fx_status (*poll)(fx_comm *comm);
   /* Wakes every rank blocked in issue with FX_ERR_COMM; callable from any thread. */
   void (*abort)(fx_comm *comm);
   void (*destroy)(fx_comm *comm);
 } fx_comm_vtable;
+
+/* The latest call of a communicator, for who watches from another thread: every field is accessed atomically,
+ * and `done` is written last. Where calls are only queued they are done at once. */
+typedef struct fx_comm_progress {
+  uint64_t issued, done; /* how many calls */
+  int64_t began_ns;      /* fx_now_ns when the latest was issued */
+  int64_t count;
+  int32_t kind, dtype;
+} fx_comm_progress;
 
 /* Transports embed it as their first member. */
 struct fx_comm {
@@ -90,6 +101,7 @@ struct fx_comm {
   int rank, size;
   int id;        /* the same on every member; ledgers name it */
   char name[16]; /* "dp", "tp", "cp", "world" */
+  fx_comm_progress progress;
 };
 
 /* Checks the arguments every transport relies on, then issues. A group of one rank copies src to dst itself.
@@ -97,6 +109,8 @@ struct fx_comm {
 fx_status fx_comm_issue(fx_comm *comm, const fx_comm_call *call);
 /* Connects what is not yet connected. Collective over the group. */
 fx_status fx_comm_open(fx_comm *comm);
+fx_comm_progress fx_comm_progress_get(const fx_comm *comm); /* any thread */
+fx_status fx_comm_poll(fx_comm *comm);                      /* FX_ERR_COMM: a queued call failed */
 void fx_comm_abort(fx_comm *comm);
 void fx_comm_destroy(fx_comm *comm); /* NULL is fine */
 

@@ -59,6 +59,16 @@ fx_status fx_control_split(fx_control *control, const char *name, int id, const 
   return control->vtable->split(control, name, id, ranks, count, out);
 }
 
+fx_status fx_control_duplicate(fx_control *control, fx_control **out) {
+  if (control->vtable->duplicate) return control->vtable->duplicate(control, out);
+  return fx_error(FX_ERR_UNSUPPORTED, "the %s control channel has no second one", control->vtable->transport);
+}
+
+fx_status fx_control_meet(fx_control *control, const void *mine, int64_t bytes, void *all, bool *here,
+                          int timeout_ms) {
+  return control->vtable->meet(control, mine, bytes, all, here, timeout_ms);
+}
+
 void fx_control_destroy(fx_control *control) {
   if (control) control->vtable->destroy(control);
 }

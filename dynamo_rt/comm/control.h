@@ -5,6 +5,7 @@
 #ifndef FX_DYNAMO_RT_COMM_CONTROL_H
 #define FX_DYNAMO_RT_COMM_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "dynamo_rt/base/status.h"
@@ -23,6 +24,9 @@ typedef struct fx_control_vtable {
   fx_status (*split)(fx_control *control, const char *name, int id, const int *ranks, int count,
                      fx_comm **out);
   void (*destroy)(fx_control *control);
+  fx_status (*duplicate)(fx_control *control, fx_control **out);
+  fx_status (*meet)(fx_control *control, const void *mine, int64_t bytes, void *all, bool *here,
+                    int timeout_ms);
 } fx_control_vtable;
 
 struct fx_control {
@@ -46,6 +50,14 @@ fx_status fx_control_agree_status(fx_control *control, fx_status mine, int timeo
  * be made in one call. id: the same on all members. */
 fx_status fx_control_split(fx_control *control, const char *name, int id, const int *ranks, int count,
                            fx_comm **out);
+/* A channel of its own between the same ranks, for another thread. Collective; FX_ERR_UNSUPPORTED where the
+ * transport has none. Destroy it before the first. */
+fx_status fx_control_duplicate(fx_control *control, fx_control **out);
+/* As all_gather, of `bytes` bytes from every rank into all [size * bytes], but ranks that do not come within
+ * timeout_ms are no error: here[r] says whose message there is. The channel is dead after one without
+ * everybody. */
+fx_status fx_control_meet(fx_control *control, const void *mine, int64_t bytes, void *all, bool *here,
+                          int timeout_ms);
 void fx_control_destroy(fx_control *control); /* NULL is fine */
 
 #ifdef __cplusplus

@@ -44,6 +44,9 @@ static fx_status poison_dead(fx_plan *plan, int32_t step) {
 fx_status fx_exec_launch(fx_plan *plan, int slot) {
   fx_device *device = plan->device;
   const void *inputs = plan->graph->inputs ? fx_inputs_slot(plan->graph->inputs, slot) : NULL;
+  if (plan->begin) FX_TRY(device->vtable->event_record(device, FX_LANE_COMPUTE, plan->begin));
+  for (int l = 0; l < FX_LANE_COUNT; l++)
+    if (plan->begin_wait[l]) FX_TRY(device->vtable->event_wait(device, (fx_lane)l, plan->begin));
   for (int32_t i = 0; i < plan->num_steps; i++) {
     fx_step *step = &plan->steps[i];
     for (int l = 0; l < FX_LANE_COUNT; l++)

@@ -95,7 +95,8 @@ static fx_status visit(tape *t, int64_t index) {
   return fx_graph_status(t->graph);
 }
 
-/* The node that reads `value` first: once backward is through with it, nothing is added any more. -1: none. */
+/* The node that reads `value` first: once backward is through with it, nothing is added any more. -1: none.
+ */
 static int64_t first_reader(const fx_graph *graph, fx_value value, int64_t num_nodes) {
   for (int64_t n = 0; n < num_nodes; n++)
     for (int i = 0; i < graph->nodes[n].op->max_in; i++)

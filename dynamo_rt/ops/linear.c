@@ -28,7 +28,7 @@ static fx_status need_floats(const char *const *what, const fx_type *const *type
   char text[96];
   fx_dtype first = type[0]->dtype;
   for (int i = 0; i < count; i++) {
-    if (!type[i]) continue;
+    if (i > 0 && !type[i]) continue;
     if (type[i]->dtype != FX_F32 && type[i]->dtype != FX_BF16)
       return fx_error(FX_ERR_SHAPE, "%s %s must be float32 or bfloat16", what[i],
                       fx_type_text(type[i], text, sizeof text));

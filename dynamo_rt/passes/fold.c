@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Folding of stores, accumulations, sums and of copies into a joined buffer into the producer of the summand.
  *
- * All of them ask the same two questions. May the storage of `src` become part of the storage of `dst`? (it is
- * transient, a whole buffer, and nobody else needs it later.) Does anyone touch dst's bytes between the first
- * write of src and the folded node? If not, the write can move there. */
+ * All of them ask the same two questions. May the storage of `src` become part of the storage of `dst`? (it
+ * is transient, a whole buffer, and nobody else needs it later.) Does anyone touch dst's bytes between the
+ * first write of src and the folded node? If not, the write can move there. */
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/passes/passes.h"
 #include "dynamo_rt/passes/range.h"

@@ -161,6 +161,7 @@ void fx_plan_destroy(fx_plan *plan) {
   fx_exec_forget(plan);
   for (int32_t i = 0; i < plan->num_steps; i++)
     if (plan->steps[i].event) plan->device->vtable->event_destroy(plan->device, plan->steps[i].event);
+  if (plan->begin) plan->device->vtable->event_destroy(plan->device, plan->begin);
   free(plan->steps);
   free(plan->blocks);
   free(plan->block_of);

@@ -28,6 +28,9 @@ struct fx_plan {
   fx_plan_stats stats;
   fx_step *steps;
   int32_t num_steps;
+  bool begin_wait[FX_LANE_COUNT];    /* lanes whose first step waits for nothing in the plan: for what was
+                                        queued before it, then */
+  fx_event *begin;                   /* or NULL: no lane does */
   int32_t final_wait[FX_LANE_COUNT]; /* steps that the end of the run joins, or -1 */
   fx_block *blocks;                  /* [storages + steps]: transient storages, then workspaces */
   int32_t *block_of; /* [storages]: the block a storage lives in (in-place merges), -1: persistent */

@@ -2,7 +2,8 @@
 /* Event waits. Steps stay in program order within their lane; across lanes a step must wait for every earlier
  * step it conflicts with (one of them writes bytes that the other touches: read after write, write after
  * read, write after write, reuse of arena bytes included). Waits that follow from earlier ones are left out:
- * each lane carries a clock of the latest step of every lane it knows to be done, as vector clocks do. */
+ * each lane carries a clock of the latest step of every lane it knows to be done, as vector clocks do. A lane
+ * that begins with a step of no such predecessor waits for the compute lane's work of earlier plans. */
 #include <stdlib.h>
 
 #include "dynamo_rt/base/memory.h"
@@ -90,6 +91,11 @@ fx_status fx_plan_order(fx_plan *plan) {
       merge_clock(known, clock[j]);
       FX_TRY_GOTO(need_event(plan, j), free_scratch);
       plan->stats.waits++;
+    }
+    if (step->lane != FX_LANE_COMPUTE && last[step->lane] < 0 && step->wait[FX_LANE_COMPUTE] < 0) {
+      plan->begin_wait[step->lane] = true;
+      if (!plan->begin)
+        FX_TRY_GOTO(plan->device->vtable->event_create(plan->device, &plan->begin), free_scratch);
     }
     known[step->lane] = i;
     merge_clock(clock[i], known);

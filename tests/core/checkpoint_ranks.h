@@ -46,7 +46,7 @@ static inline fx_status meet_all_gather(fx_control *control, const void *mine, i
   return FX_OK;
 }
 
-static const fx_control_vtable g_meet_vtable = {"test", meet_all_gather, NULL, NULL};
+static const fx_control_vtable g_meet_vtable = {.transport = "test", .all_gather = meet_all_gather};
 
 typedef struct rank_job {
   thread_control control;

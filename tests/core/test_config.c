@@ -164,6 +164,7 @@ static void relations(void) {
        ":1:20",
        {"train.micro_batch_size=1 x train.seq_length=130 rows are not a multiple of parallel.tensor=4",
         "parallel.sequence=false"}},
+      {"parallel: {zero: 3}\n", ":1:18", {"parallel.zero=3 is not available yet", "parallel.zero=2"}},
       {"parallel: {context: 2}\ntrain: {seq_length: 384}\n",
        ":2:21",
        {"train.seq_length=384 is not a multiple of 128 x parallel.context=2", "multiple of 256"}},
@@ -324,6 +325,7 @@ static void override_errors(void) {
        "windw=3: attention.variant=causal takes no parameter attention.params.windw"},
       {"optimizer.lr=1e-5",
        "command line: optimizer.lr=1e-5: optimizer.min_lr=0.001 is above optimizer.lr=1e-05"},
+      {"parallel.zero=3", "command line: parallel.zero=3: parallel.zero=3 is not available yet"},
       {"model.name=\"a\nb\"z", "command line: model.name=\"a?b\"z: not valid YAML"},
   };
   const char *path = fx_temp_file(fx_temp_dir(), "lr.yaml", "optimizer: {min_lr: 0.001}\n");

@@ -12,7 +12,9 @@
 #include "parallel/comm/local/local.h"
 #include "tests/harness.h"
 
-enum { WARM = 60, STEPS = 20, MAX_NAMES = 80, MAX_TEXT = 6000 };
+/* Under sanitizers fewer steps: what those look for shows in the first ones. */
+enum { SLOW = FX_TEST_CASES(8) < 8, WARM = SLOW ? 24 : 60, STEPS = SLOW ? 4 : 20 };
+enum { MAX_NAMES = 80, MAX_TEXT = 6000 };
 
 /* What a run did: losses, and sums of squares by name, added up over the ranks that share a model. */
 typedef struct trace {
@@ -175,7 +177,7 @@ static void check_layouts(const char *model, const char *other, const layout *la
   snprintf(start, sizeof start, "start/step_%08d", WARM);
   if (!train(model, 1, "", WARM + STEPS, "base", start, &base)) return;
   CHECK_INT(base.steps, STEPS);
-  CHECK_MSG(base.loss[0] < 5, "the checkpoint is not trained: loss %g", base.loss[0]);
+  CHECK_MSG(base.loss[0] < 5.3, "the checkpoint is not trained: loss %g", base.loss[0]);
   for (int i = 0; i < count; i++) {
     char what[200];
     snprintf(what, sizeof what, "%d ranks, {%s}", layouts[i].ranks, layouts[i].parallel);

@@ -146,6 +146,37 @@ static void eager_is_replay(void) {
     }
 }
 
+/* Ranks that cut or reduce otherwise end with a sentence, not in a hang. */
+static void divergence_is_named(void) {
+  static const struct {
+    const char *from, *to, *named[2];
+  } cases[] = {
+      {"bucket_elements: 5000",
+       "bucket_elements: 7000",
+       {"plan micro_first: rank 0 has \"dp_cp#4 all_gather sum float32 x ",
+        "rank 1 has \"dp_cp#4 all_gather sum float32 x "}},
+      {"zero: 1", "zero: 2", {"rank 0 has no entry", "rank 1 has \"dp_cp#4 reduce_scatter sum float32 x "}},
+  };
+  static run r;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char dir[600], odd[sizeof r.keys];
+    layout l = {2, 1, true, NULL, false};
+    memset(&r, 0, sizeof r);
+    r.yaml = g_models[0].yaml;
+    r.ranks = 2;
+    set_keys(&r, l, fresh_dir(dir), 2, "");
+    const char *at = strstr(r.keys, cases[i].from);
+    if (!CHECK(at != NULL)) return;
+    snprintf(odd, sizeof odd, "%.*s%s%s", (int)(at - r.keys), r.keys, cases[i].to,
+             at + strlen(cases[i].from));
+    r.odd = odd;
+    pthread_mutex_init(&r.mutex, NULL);
+    CHECK_STATUS(fx_local_run(2, run_rank, &r), FX_ERR_DIVERGED);
+    for (int k = 0; k < 2; k++) CHECK_HAS(fx_error_text(), cases[i].named[k]);
+    pthread_mutex_destroy(&r.mutex);
+  }
+}
+
 /* ---- checkpoints ---- */
 
 static const layout g_layouts[] = {{1, 0, true, NULL, false}, {2, 1, true, NULL, false},
@@ -382,7 +413,8 @@ static void collect(const fx_params *p, int rank, state *out) {
 
 /* The model is a GPU's, in bfloat16, its memory and the plans that it runs here a CPU's. */
 static fx_status packed_rank(fx_control *control, void *ctx) {
-  static const fx_phase phases[] = {FX_PHASE_UPDATE, FX_PHASE_REFRESH, FX_PHASE_GATHER};
+  static const fx_phase micros[] = {FX_PHASE_MICRO_ONLY, FX_PHASE_MICRO_MID, FX_PHASE_MICRO_LAST},
+                        phases[] = {FX_PHASE_UPDATE, FX_PHASE_REFRESH, FX_PHASE_GATHER};
   packed_job *job = ctx;
   fixture f;
   fx_topology *topology = NULL;
@@ -393,6 +425,7 @@ static fx_status packed_rank(fx_control *control, void *ctx) {
            job->zero);
   pthread_mutex_lock(&job->mutex);
   bool ready = fixture_init(&f, yaml, B, T, (fixture_options){.topology = topology, .pretend_cuda = true});
+  ready = ready && CHECK_OK(fx_stepper_prepare(f.stepper, micros, 3)); /* every op has a CUDA kernel */
   f.device->backend = FX_BACKEND_CPU;
   const fx_params *p = &f.model->params;
   ready = ready && CHECK(p->compute && (job->zero == 0 || p->num_own < p->numel)) &&
@@ -436,6 +469,7 @@ static void masters_packed(void) {
 static const fx_test tests[] = {{"2, 3, 4, 8 ranks, zero 0, 1, 2: losses, norms, bits", layouts_agree},
                                 {"control: another batch is seen", another_batch_is_seen},
                                 {"eager = replay", eager_is_replay},
+                                {"a divergence is named", divergence_is_named},
                                 {"every layout loads every other's steps", every_layout_loads_every_other},
                                 {"a run goes on under another layout", goes_on_under_another_layout},
                                 {"saves beside training", snapshots_are_the_state},

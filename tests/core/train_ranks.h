@@ -22,6 +22,7 @@ typedef struct run {
   const char *yaml; /* the configuration without data and checkpoint */
   int ranks;
   char keys[2048]; /* more lines of YAML */
+  const char *odd; /* NULL, or keys of the last rank alone */
   int64_t poison;  /* the iteration in which the last rank's gradient becomes NaN; -1: none */
   pthread_mutex_t mutex;
   double loss[RUN_STEPS], squares[RUN_STEPS][RUN_PARAMS]; /* by iteration */
@@ -52,7 +53,8 @@ static inline fx_status run_rank(fx_control *control, void *ctx) {
   fx_log log = {.stream = stderr, .level = FX_LOG_ERROR, .rank = control->rank, .size = control->size};
   fx_job job = {.control = control, .log = &log, .on_gradients = run_observe, .ctx = r};
   char text[8192];
-  snprintf(text, sizeof text, "%s%s", r->yaml, r->keys);
+  bool odd = r->odd && control->rank == control->size - 1;
+  snprintf(text, sizeof text, "%s%s", r->yaml, odd ? r->odd : r->keys);
   FX_TRY(fx_config_parse(text, "run", &config));
   fx_status status = fx_train(config, &job, &report);
   fx_config_destroy(config);

@@ -87,6 +87,35 @@ static void dropout_is_a_function_of_its_counters(void) {
   for (int i = 0; i < N; i++) CHECK(alone[i] == 1);
 }
 
+/* Rows in the middle of the batch draw what they draw in the whole. */
+static void dropout_of_some_rows(void) {
+  enum { T = 7, E = 10, BATCH = 3, FIRST = 5, ROWS = 11 };
+  float whole[BATCH * T * E], rows[ROWS * E];
+  int64_t ordinals[BATCH] = {40, 7, 12}, iteration = 4;
+  fx_dropout_attr attr = {.seed = 5, .site = 77, .p = 0.3f, .first_row = FIRST, .length = T};
+  dropout_ones(0.3f, BATCH, ordinals, iteration, 0, 1, whole);
+  for (int bad = 0; bad < 2; bad++) {
+    fx_graph *g = fx_graph_create(NULL);
+    fx_value ordinal = fx_graph_persistent(FX_AT(g), "ordinal", ordinals, fx_type_1d(FX_I64, BATCH));
+    fx_value step = fx_graph_persistent(FX_AT(g), "iteration", &iteration, fx_type_1d(FX_I64, 1));
+    fx_value x = fx_fill(FX_AT(g), fx_type_2d(FX_F32, ROWS, E), 1);
+    if (bad) attr.first_row = BATCH * T - ROWS + 1;
+    fx_value y = fx_dropout(FX_AT(g), x, ordinal, step, attr);
+    if (bad) {
+      CHECK_STATUS(fx_graph_status(g), FX_ERR_SHAPE);
+      fx_graph_destroy(g);
+      continue;
+    }
+    fx_device *device = new_device(2);
+    void *arena = NULL;
+    fx_store(FX_AT(g), fx_graph_persistent(FX_AT(g), "y", rows, fx_type_2d(FX_F32, ROWS, E)), y);
+    fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+    CHECK(memcmp(rows, whole + (ptrdiff_t)FIRST * E, sizeof rows) == 0);
+    free(arena);
+    fx_device_destroy(device);
+  }
+}
+
 /* The gradient passes through the same mask. */
 static void dropout_gradient_uses_the_same_mask(void) {
   enum { N = 4 * 6 };
@@ -402,6 +431,7 @@ static const fx_test tests[] = {
     {"vector math against libm", vector_math_against_libm},
     {"dropout is a function of its counters", dropout_is_a_function_of_its_counters},
     {"dropout of blocks of a sequence", dropout_of_blocks},
+    {"dropout of some rows", dropout_of_some_rows},
     {"dropout's gradient uses the same mask", dropout_gradient_uses_the_same_mask},
     {"casts", casts},
     {"AdamW and clipping", adamw_and_clip},

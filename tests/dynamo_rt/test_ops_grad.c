@@ -51,6 +51,10 @@ static void ref_linear_any(const double *const *a, double *out, bool in_out, boo
 static void ref_linear(const double *const *a, const int32_t *ids, double *out) {
   (void)ids, ref_linear_any(a, out, false, false, NULL);
 }
+static void ref_add_bias(const double *const *a, const int32_t *ids, double *out) {
+  (void)ids;
+  for (int i = 0; i < ROWS * O; i++) out[i] = a[0][i] + a[1][i % O];
+}
 static void ref_linear_bias(const double *const *a, const int32_t *ids, double *out) {
   (void)ids, ref_linear_any(a, out, true, true, NULL);
 }
@@ -132,6 +136,10 @@ static fx_value rec_linear(fx_graph *g, const fx_value *a, const int32_t *ids) {
   (void)ids;
   return fx_linear(FX_AT(g), a[0], a[1], FX_NONE, (fx_linear_attr){0, FX_ACT_NONE});
 }
+static fx_value rec_add_bias(fx_graph *g, const fx_value *a, const int32_t *ids) {
+  (void)ids;
+  return fx_add_bias(FX_AT(g), a[0], a[1]);
+}
 static fx_value rec_linear_bias(fx_graph *g, const fx_value *a, const int32_t *ids) {
   (void)ids;
   return fx_linear(FX_AT(g), a[0], a[1], a[2], (fx_linear_attr){1, FX_ACT_NONE});
@@ -201,6 +209,7 @@ static const op_case g_cases[] = {
      rec_linear_bias,
      ref_linear_bias,
      1},
+    {"a bias apart", {ROWS * O, O}, {X3(O), W1(O)}, ROWS *O, rec_add_bias, ref_add_bias, 1},
     {"linear, bias, GELU",
      {ROWS * I, O *I, O},
      {X3(I), W2(O, I), W1(O)},

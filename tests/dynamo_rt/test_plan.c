@@ -97,6 +97,35 @@ static void views_follow(void) {
   fx_device_destroy(device);
 }
 
+/* Rows taken apart and put together again, in more parts than a node has inputs; and a part that is read
+ * elsewhere is copied. */
+static void rows_apart(void) {
+  enum { PARTS = 47, COLS = 3 };
+  float x[PARTS * 2 * COLS], whole[PARTS * 2 * COLS], last[2 * COLS];
+  fx_device *device = NULL;
+  void *arena = NULL;
+  fx_value part[PARTS];
+  CHECK_OK(fx_device_create_cpu(1, "auto", &device));
+  fx_fill_normal(x, PARTS * 2 * COLS, 1, 1);
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value a = persistent(g, x, PARTS * 2, COLS);
+  for (int64_t i = 0; i < PARTS; i++) {
+    fx_value rows = fx_slice_rows(FX_AT(g), a, 2 * i, 2);
+    part[i] = fx_add(FX_AT(g), rows, rows);
+  }
+  fx_store(FX_AT(g), persistent(g, last, 2, COLS), part[PARTS - 1]);
+  fx_store(FX_AT(g), persistent(g, whole, PARTS * 2, COLS), fx_assemble_rows(FX_AT(g), part, PARTS));
+  fx_plan_destroy(run_graph(g, device, FX_EXEC_REPLAY, &arena));
+  for (int i = 0; i < PARTS * 2 * COLS; i++) CHECK(whole[i] == 2 * x[i]);
+  for (int i = 0; i < 2 * COLS; i++) CHECK(last[i] == 2 * x[(PARTS - 1) * 2 * COLS + i]);
+  g = fx_graph_create(NULL);
+  CHECK_INT(fx_slice_rows(FX_AT(g), persistent(g, x, 4, COLS), 3, 2), FX_NONE);
+  CHECK_HAS(fx_error_text(), "has no rows 3 to 5");
+  fx_graph_destroy(g);
+  free(arena);
+  fx_device_destroy(device);
+}
+
 /* Reads around a mutation must not be merged: the second sum sees the new value. */
 static void cse_respects_mutation(void) {
   float a[2] = {1, 1}, b[2] = {10, 10}, first[2], second[2];
@@ -394,6 +423,7 @@ static const fx_test tests[] = {
     {"overlapping buffers are refused", overlapping_buffers_are_refused},
     {"equal and unused nodes go", cse_and_dce},
     {"reads around a mutation stay apart", cse_respects_mutation},
+    {"rows apart and together", rows_apart},
     {"views follow what they look at", views_follow},
     {"two sums with equal beginnings stay apart", equal_beginnings_stay_apart},
     {"a repeated layer that assembles", repeated_assemblies},

@@ -104,6 +104,7 @@ same() { # same STEP STEP: every tensor and number; the configurations differ in
 }
 differ() { ! same "$@" > /dev/null; }
 for n in 2 3 4; do check "zero 1 = zero 0 on $n ranks" same "np$n" "np${n}z1"; done
+check "zero 1 = zero 0 under tensor parallelism" same tp2dp2 tp2dp2z1
 check "zero 2 = eager zero 2" same np3z2 eagerz2
 check "control: zero 2 adds in another order" differ np3 np3z2
 check "a step of ZeRO is sound" "$FLEXION" ckpt verify "$TMP/tp2dp2z2.dir/step_00000220"

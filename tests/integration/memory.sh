@@ -37,4 +37,22 @@ check "training, saving beside it" train true
 check "its snapshot is in the plan" grep -q 'memory planned.* + snapshot ' "$TMP/train.log"
 check "training, saving at once" train false
 check "no snapshot in that plan" bash -c "! grep -q snapshot '$TMP/train.log'"
+
+# 4 ranks under ZeRO: bytes a parameter that each plans, against 4 of weights, 4 of gradients and 8 of moments without it.
+zero() { # STAGE GRADIENTS MOMENTS SNAPSHOT: parts of what stage 0 plans; 1.25: what ZeRO 1 sums into comes on top
+  mpi 4 "$FLEXION" train "${model[@]}" train.global_batch_size=8 "data.train=[lines:$TMP/corpus.txt]" train.iters=3 \
+    train.eval_interval=0 checkpoint.interval=2 parallel.zero="$1" checkpoint.dir="$TMP/zero_$1" >"$TMP/zero.log" 2>&1 || { cat "$TMP/zero.log"; return 1; }
+  grep 'memory' "$TMP/zero.log"
+  [ "$(sed -nE 's/.*\(VmHWM\) .* MiB, [+-]([0-9]+)\..*/\1/p' "$TMP/zero.log")" -lt 10 ] || return 1
+  grep 'memory planned' "$TMP/zero.log" | python3 -c '
+import re, sys
+line, parts = sys.stdin.read(), dict(zip(("gradients", "moments", "snapshot"), map(float, sys.argv[1:])))
+got = {k: float(v) for k, v in re.findall(r"(weights|gradients|moments|snapshot) ([0-9.]+)", line)}
+whole = {"gradients": got["weights"], "moments": 2 * got["weights"], "snapshot": 3 * got["weights"]}
+for k, part in parts.items():
+    assert abs(got[k] / whole[k] - part) < 0.02, (k, got, part)' "$2" "$3" "$4"
+}
+check "4 ranks, ZeRO 0" zero 0 1 1 1
+check "4 ranks, ZeRO 1" zero 1 1.25 0.25 0.25
+check "4 ranks, ZeRO 2" zero 2 0.25 0.25 0.25
 finish

@@ -8,7 +8,8 @@ python3 "$here/corpus.py" "$TMP/corpus.txt" 120 6
 run() { # run RANKS DIR overrides...
   local ranks=$1 dir=$2
   shift 2
-  mpi "$ranks" "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" runtime.threads=1 model.dropout=0.1 \
+  [[ $ranks == *zero* ]] && set -- parallel.zero="${ranks#*zero}" "$@" # "2zero1": 2 ranks, ZeRO 1
+  mpi "${ranks%zero*}" "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" runtime.threads=1 model.dropout=0.1 \
     checkpoint.dir="$TMP/$dir" "$@" > "$TMP/$dir.log" 2>&1 || { cat "$TMP/$dir.log"; return 1; }
 }
 crosses_epoch() { # 480 samples are consumed in 40 steps
@@ -18,7 +19,7 @@ crosses_epoch() { # 480 samples are consumed in 40 steps
 }
 equal() { "$FLEXION" ckpt diff "$1" "$2" > "$TMP/diff.txt" 2>&1 && tail -1 "$TMP/diff.txt" | grep -q "^identical: 63 tensors"; }
 different() { "$FLEXION" ckpt diff "$1" "$2" > "$TMP/diff.txt" 2>&1; [ $? -eq 1 ] && tail -1 "$TMP/diff.txt" | grep -q "^different"; }
-for ranks in 1 2; do
+for ranks in 1 2 2zero1 2zero2; do
   check "40 steps on $ranks" run "$ranks" "whole$ranks"
   check "20 steps on $ranks" run "$ranks" "parts$ranks" train.iters=20
   check "20 more on $ranks" run "$ranks" "parts$ranks" train.iters=40
@@ -42,6 +43,9 @@ check "what that crash left is gone" test ! -e "$TMP/parts2/step_00000010.tmp"
 check "a newer unfinished step is left alone" test -e "$TMP/parts2/step_00000099.tmp"
 check "another seed differs" run 1 seed train.seed=12
 check "and diff says so" different "$TMP/whole1/step_00000040" "$TMP/seed/step_00000040"
-check "saved on 2 ranks, goes on on 3" run 3 "parts2" train.iters=60
+check "ZeRO 1 gives the bits of ZeRO 0" bash -c "'$FLEXION' ckpt diff '$TMP/whole2/step_00000040' '$TMP/whole2zero1/step_00000040' | grep -q '0 of 63 tensors, 0 state values'"
+check "saved on 2 ranks, goes on on 3" run 3 "parts2" train.iters=50
+check "and on 2 under ZeRO 2" run 2zero2 "parts2" train.iters=56
+check "and on 1" run 1 "parts2" train.iters=60
 check "its checkpoint is sound" "$FLEXION" ckpt verify "$TMP/parts2/step_00000060"
 finish

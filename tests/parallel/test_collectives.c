@@ -183,6 +183,82 @@ static void results_feed_compute(void) {
   for (int size = 1; size <= 4; size++) run_env(size, chain_rank);
 }
 
+/* ---- weights gathered ahead of compute, gradients reduced in joined buffers ---- */
+
+enum { PART = 48, GAP = 16 };
+
+typedef struct bucket {
+  float whole[16 * PART], out[2 * PART + GAP];
+} bucket;
+
+/* all := blocks of all ranks; out := this rank's block of the sum of [all + all | zeros | all + all + all] */
+static fx_graph *bucket_graph(rank_env *env, bucket *b) {
+  int64_t size = env->comm->size, n = size * PART, offsets[] = {0, n, n + size * GAP};
+  fx_graph *g = fx_graph_create(NULL);
+  fx_value all = fx_graph_persistent(g, "whole", b->whole, fx_type_1d(FX_F32, n));
+  fx_value out = fx_graph_persistent(g, "out", b->out, fx_type_1d(FX_F32, 2 * PART + GAP));
+  all = fx_all_gather_in_place(FX_AT(g), env->comm, FX_LANE_COMM_BULK, all);
+  fx_value two = fx_add(FX_AT(g), all, all), three = fx_add(FX_AT(g), two, all);
+  fx_value zeros = fx_fill(FX_AT(g), fx_type_1d(FX_F32, size * GAP), 0);
+  fx_value joined = fx_join(FX_AT(g), (fx_value[]){two, zeros, three}, offsets, 3, 2 * n + size * GAP);
+  fx_store(FX_AT(g), out, fx_reduce_scatter(FX_AT(g), env->comm, FX_LANE_COMM_BULK, joined));
+  return g;
+}
+
+static float bucket_want(const rank_env *env, int64_t index) {
+  int64_t size = env->comm->size, n = size * PART, at = env->comm->rank * (2 * PART + GAP) + index;
+  float x[PART], sum = 0;
+  if (at >= n && at < n + size * GAP) return 0;
+  int64_t element = at < n ? at : at - n - size * GAP;
+  battery_fill(FX_F32, x, (int)(element / PART), PART);
+  float value = x[element % PART] + x[element % PART];
+  if (at >= n) value += x[element % PART];
+  for (int r = 0; r < size; r++) sum = r ? sum + value : value;
+  return sum;
+}
+
+static fx_status bucket_body(rank_env *env, bound_plan *bound, bucket *b) {
+  const fx_graph *graph = fx_plan_graph(bound->plan);
+  for (int n = 0; n < fx_graph_num_nodes(graph); n++)
+    REQUIRE(fx_graph_node(graph, n)->dead || strcmp(fx_graph_node(graph, n)->op->name, "copy") != 0,
+            "node %d copies what its producer could have written in place", n);
+  REQUIRE(bound->plan->begin_wait[FX_LANE_COMM_BULK] && !bound->plan->begin_wait[FX_LANE_COMM_CRITICAL],
+          "the gather must wait for work of the compute lane before this plan");
+  for (int i = 0; i < 5; i++) {
+    float x[PART];
+    battery_fill(FX_F32, x, env->comm->rank, PART);
+    memset(b, 0xFF, sizeof *b);
+    memcpy(b->whole + env->comm->rank * PART, x, sizeof x);
+    env->device->comm_delay_us = i == 3 ? 2000 * env->comm->rank : 0;
+    FX_TRY(fx_control_barrier(env->control, 20000));
+    FX_TRY(fx_plan_run(bound->plan, 0));
+    for (int64_t k = 0; k < 2 * PART + GAP; k++)
+      REQUIRE(b->out[k] == bucket_want(env, k), "element %lld: expected %.9g, got %.9g", (long long)k,
+              (double)bucket_want(env, k), (double)b->out[k]);
+    FX_TRY(fx_control_barrier(env->control, 20000));
+  }
+  return FX_OK;
+}
+
+static fx_status bucket_rank(rank_env *env) {
+  static const fx_exec_mode modes[] = {FX_EXEC_REPLAY, FX_EXEC_EAGER};
+  bucket *b = calloc(1, sizeof *b);
+  fx_status status = FX_OK;
+  for (int m = 0; m < 2 && status == FX_OK; m++) {
+    bound_plan bound = {0};
+    status = prepare(env, bucket_graph(env, b), modes[m], true, &bound);
+    if (status == FX_OK) status = bucket_body(env, &bound, b);
+    if (status != FX_OK) fx_comm_abort(env->comm);
+    release(env, &bound);
+  }
+  free(b);
+  return status;
+}
+
+static void buckets(void) {
+  for (int size = 1; size <= 5; size++) run_env(size, bucket_rank);
+}
+
 /* ---- every wait is needed ---- */
 
 /* Runs with one wait gone and a delay on the communication lanes: *wrong tells whether the result shows it.
@@ -395,5 +471,6 @@ static const fx_test g_tests[] = {
     {"a trace shows overlap of comm.bulk and compute", lanes_overlap},
     {"gradients of all_gather, reduce_scatter, send_recv", gradients},
     {"ledgers of all ranks are equal", ledgers_are_equal},
+    {"gathered ahead, reduced in joined buffers", buckets},
 };
 FX_TEST_MAIN("parallel/collectives", g_tests)

@@ -28,6 +28,7 @@ typedef struct nccl_id {
   X(init_rank, "ncclCommInitRank", int, (void **comm, int size, nccl_id id, int rank))                    \
   X(destroy, "ncclCommDestroy", int, (void *comm))                                                        \
   X(abort, "ncclCommAbort", int, (void *comm))                                                            \
+  X(async_error, "ncclCommGetAsyncError", int, (void *comm, int *result))                                 \
   X(group_start, "ncclGroupStart", int, (void))                                                           \
   X(group_end, "ncclGroupEnd", int, (void))                                                               \
   X(all_reduce, "ncclAllReduce", int,                                                                     \
@@ -178,6 +179,15 @@ static fx_status nccl_issue(fx_comm *base, const fx_comm_call *call) {
   return check(comm, result, fx_collective_name(call->kind));
 }
 
+static fx_status nccl_poll(fx_comm *base) {
+  enum { SUCCESS = 0, IN_PROGRESS = 7 }; /* ncclResult_t */
+  nccl_comm *comm = (nccl_comm *)base;
+  void *handle = __atomic_load_n(&comm->handle, __ATOMIC_ACQUIRE);
+  int state = SUCCESS;
+  if (!handle || comm->nccl->async_error(handle, &state) != SUCCESS || state == IN_PROGRESS) return FX_OK;
+  return check(comm, state, "a call that was under way");
+}
+
 static void nccl_abort(fx_comm *base) {
   nccl_comm *comm = (nccl_comm *)base;
   void *handle = __atomic_exchange_n(&comm->handle, NULL, __ATOMIC_ACQ_REL);
@@ -202,6 +212,7 @@ static const fx_comm_vtable g_nccl_vtable = {.transport = "nccl",
                                              .on_device = true,
                                              .open = nccl_open,
                                              .issue = nccl_issue,
+                                             .poll = nccl_poll,
                                              .abort = nccl_abort,
                                              .destroy = nccl_destroy};
 

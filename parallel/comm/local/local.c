@@ -12,11 +12,14 @@
 #include "parallel/comm/missing.h"
 #include "parallel/comm/split_check.h"
 
+enum { DUPLICATE_MS = 120000 };
+
 typedef struct local_control {
   fx_control base;
   fx_local_world *world;
-  int64_t round; /* of the next all_gather */
-  bool dead;     /* after a missed deadline rounds no longer match */
+  int64_t channel; /* 0: the first one; the same on every rank */
+  int64_t round;   /* of the next all_gather */
+  bool dead;       /* after a missed deadline rounds no longer match */
 } local_control;
 
 static void round_free(fx_local_world *world, local_round *round) {
@@ -27,17 +30,19 @@ static void round_free(fx_local_world *world, local_round *round) {
   free(round);
 }
 
-/* Finds or makes the round `number`; the caller holds the mutex. */
-static fx_status round_get(fx_local_world *world, int64_t number, local_round **out) {
+/* Finds or makes the round at hand; the caller holds the mutex. */
+static fx_status round_get(const local_control *control, local_round **out) {
+  fx_local_world *world = control->world;
   for (local_round *r = world->rounds; r; r = r->next)
-    if (r->number == number) {
+    if (r->channel == control->channel && r->number == control->round) {
       *out = r;
       return FX_OK;
     }
   local_round *round = NULL;
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&round, 1, sizeof *round));
-  round->number = number;
+  round->channel = control->channel;
+  round->number = control->round;
   FX_TRY_GOTO(fx_calloc(&round->here, (size_t)world->size, sizeof *round->here), free_round);
   FX_TRY_GOTO(fx_calloc(&round->data, (size_t)world->size, sizeof *round->data), free_round);
   FX_TRY_GOTO(fx_calloc(&round->bytes, (size_t)world->size, sizeof *round->bytes), free_round);
@@ -100,33 +105,72 @@ static fx_status round_wait(local_control *control, const local_round *round, in
   return fx_missing_error(round->here, world->size, timeout_ms);
 }
 
-static fx_status local_all_gather(fx_control *base, const void *mine, int64_t bytes, char **all,
-                                  int64_t *offsets, int timeout_ms) {
-  local_control *control = (local_control *)base;
-  fx_local_world *world = control->world;
+/* Puts this rank's message into the round at hand, which it returns, and moves to the next one. The caller
+ * holds the mutex. */
+static fx_status round_enter(local_control *control, const void *mine, int64_t bytes, local_round **out) {
+  local_round *round = NULL;
   if (control->dead) return fx_error(FX_ERR_COMM, "the control channel is dead after an earlier failure");
   char *copy = malloc((size_t)bytes + 1);
   if (!copy) return fx_error(FX_ERR_MEMORY, "no memory for %lld bytes of messages", (long long)bytes);
   if (bytes) memcpy(copy, mine, (size_t)bytes);
+  fx_status status = round_get(control, &round);
+  if (status != FX_OK) {
+    free(copy);
+    return status;
+  }
+  int rank = control->base.rank;
+  control->round++;
+  round->data[rank] = copy;
+  round->bytes[rank] = bytes;
+  round->here[rank] = true;
+  if (++round->arrived == control->world->size) pthread_cond_broadcast(&control->world->control_changed);
+  *out = round;
+  return FX_OK;
+}
+
+static fx_status local_all_gather(fx_control *base, const void *mine, int64_t bytes, char **all,
+                                  int64_t *offsets, int timeout_ms) {
+  local_control *control = (local_control *)base;
+  fx_local_world *world = control->world;
   local_round *round = NULL;
   pthread_mutex_lock(&world->mutex);
-  fx_status status = round_get(world, control->round, &round);
+  fx_status status = round_enter(control, mine, bytes, &round);
+  if (status == FX_OK) status = round_wait(control, round, timeout_ms);
   if (status == FX_OK) {
-    control->round++;
-    round->data[base->rank] = copy;
-    round->bytes[base->rank] = bytes;
-    round->here[base->rank] = true;
-    if (++round->arrived == world->size) pthread_cond_broadcast(&world->control_changed);
-    status = round_wait(control, round, timeout_ms);
-    if (status == FX_OK) {
-      status = round_read(world, round, all, offsets);
-      round_leave(world, round);
-    }
-  } else {
-    free(copy);
+    status = round_read(world, round, all, offsets);
+    round_leave(world, round);
   }
   pthread_mutex_unlock(&world->mutex);
   return status;
+}
+
+static fx_status local_meet(fx_control *base, const void *mine, int64_t bytes, void *all, bool *here,
+                            int timeout_ms) {
+  local_control *control = (local_control *)base;
+  fx_local_world *world = control->world;
+  local_round *round = NULL;
+  pthread_mutex_lock(&world->mutex);
+  fx_status status = round_enter(control, mine, bytes, &round);
+  if (status == FX_OK) {
+    status = round_wait(control, round, timeout_ms);
+    bool complete = status == FX_OK;
+    for (int r = 0; r < world->size; r++) {
+      here[r] = round->here[r];
+      if (here[r]) memcpy((char *)all + r * bytes, round->data[r], (size_t)bytes);
+    }
+    if (complete) round_leave(world, round);
+    if (!world->aborted) status = FX_OK; /* who is missing is no error here */
+  }
+  pthread_mutex_unlock(&world->mutex);
+  return status;
+}
+
+static fx_status local_duplicate(fx_control *base, fx_control **out) {
+  local_control *control = (local_control *)base;
+  FX_TRY(fx_control_barrier(base, DUPLICATE_MS));
+  FX_TRY(fx_local_control(control->world, base->rank, out));
+  ((local_control *)*out)->channel = (control->channel << 32) + control->round; /* past the barrier: > 0 */
+  return FX_OK;
 }
 
 static fx_status local_split(fx_control *base, const char *name, int id, const int *ranks, int count,
@@ -150,6 +194,8 @@ static const fx_control_vtable g_local_control_vtable = {
     .all_gather = local_all_gather,
     .split = local_split,
     .destroy = local_control_destroy,
+    .duplicate = local_duplicate,
+    .meet = local_meet,
 };
 
 fx_status fx_local_world_create(int size, fx_local_world **out) {

@@ -15,7 +15,7 @@ typedef struct local_group local_group;
  * read. */
 typedef struct local_round {
   struct local_round *next;
-  int64_t number;
+  int64_t channel, number;
   int arrived, departed;
   bool *here;     /* [size] */
   char **data;    /* [size], owned */

@@ -14,12 +14,14 @@
 #include "parallel/comm/mpi/mpi_internal.h"
 #include "parallel/comm/split_check.h"
 
-enum { TAG_LENGTH = 1, TAG_BYTES = 2, TAG_GROUP = 16 /* plus the communicator's id */ };
+enum { TAG_LENGTH = 1, TAG_BYTES = 2, TAG_MEET = 3, TAG_GROUP = 16 /* plus the communicator's id */ };
+enum { DUPLICATE_MS = 120000 };
 
 typedef struct mpi_control {
   fx_control base;
   fx_mpi_context *context;
-  bool dead; /* after a missed deadline messages no longer match */
+  MPI_Comm comm; /* of this channel; freed by MPI_Finalize */
+  bool dead;     /* after a missed deadline messages no longer match */
 } mpi_control;
 
 /* The buffers of one all_gather. They belong to MPI while requests are pending. */
@@ -75,10 +77,10 @@ static fx_status post(mpi_control *control, exchange *x, const void *message, in
     int from = (rank + size - i) % size, to = (rank + i) % size;
     int64_t theirs = x->offsets[from + 1] - x->offsets[from];
     if (theirs)
-      code = MPI_Irecv(into + x->offsets[from], (int)theirs, MPI_BYTE, from, tag, context->comm,
+      code = MPI_Irecv(into + x->offsets[from], (int)theirs, MPI_BYTE, from, tag, control->comm,
                        &x->requests[from]);
     if (bytes && code == MPI_SUCCESS)
-      code = MPI_Isend(message, (int)bytes, MPI_BYTE, to, tag, context->comm, &x->requests[size + to]);
+      code = MPI_Isend(message, (int)bytes, MPI_BYTE, to, tag, control->comm, &x->requests[size + to]);
   }
   pthread_mutex_unlock(&context->mutex);
   return fx_mpi_check(code, "control channel: MPI_Isend, MPI_Irecv");
@@ -172,6 +174,44 @@ static fx_status mpi_split(fx_control *base, const char *name, int id, const int
   return fx_mpi_comm_create(context, comm, name, id, group_rank, count, out);
 }
 
+static fx_status mpi_meet(fx_control *base, const void *mine, int64_t bytes, void *all, bool *here,
+                          int timeout_ms) {
+  mpi_control *control = (mpi_control *)base;
+  exchange x;
+  if (control->dead) return fx_error(FX_ERR_COMM, "the control channel is dead after an earlier failure");
+  fx_status status = exchange_init(&x, base->size, mine, bytes);
+  if (status == FX_OK) status = fx_calloc(&x.all, (size_t)(base->size * bytes), 1);
+  if (status != FX_OK) {
+    exchange_free(&x);
+    return status;
+  }
+  for (int r = 0; r <= base->size; r++) x.offsets[r] = r * bytes;
+  status = post(control, &x, x.mine, bytes, x.all, TAG_MEET);
+  if (status == FX_OK) status = finish(control, &x, now_ms() + timeout_ms, timeout_ms);
+  memcpy(here, x.here, (size_t)base->size * sizeof *here);
+  memcpy(all, x.all, (size_t)(base->size * bytes));
+  control->dead = status != FX_OK;
+  if (!control->dead) exchange_free(&x); /* else requests may be pending in it */
+  for (int r = 0; r < base->size; r++)
+    if (!here[r]) return FX_OK;
+  return status;
+}
+
+static fx_status create(fx_mpi_context *context, MPI_Comm comm, fx_control **out);
+
+/* As in mpi_split, all ranks are here. */
+static fx_status mpi_duplicate(fx_control *base, fx_control **out) {
+  mpi_control *control = (mpi_control *)base;
+  MPI_Comm comm = MPI_COMM_NULL;
+  FX_TRY(fx_control_barrier(base, DUPLICATE_MS));
+  pthread_mutex_lock(&control->context->mutex);
+  int code = MPI_Comm_dup(control->comm, &comm);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  pthread_mutex_unlock(&control->context->mutex);
+  FX_TRY(fx_mpi_check(code, "MPI_Comm_dup"));
+  return create(fx_mpi_context_ref(control->context), comm, out);
+}
+
 static void mpi_control_destroy(fx_control *base) {
   fx_mpi_context_unref(((mpi_control *)base)->context);
   free(base);
@@ -182,13 +222,20 @@ static const fx_control_vtable g_mpi_control_vtable = {
     .all_gather = mpi_all_gather,
     .split = mpi_split,
     .destroy = mpi_control_destroy,
+    .duplicate = mpi_duplicate,
+    .meet = mpi_meet,
 };
 
-fx_status fx_mpi_control_create(fx_mpi_context *context, fx_control **out) {
+static fx_status create(fx_mpi_context *context, MPI_Comm comm, fx_control **out) {
   mpi_control *control = NULL;
   FX_TRY(fx_calloc(&control, 1, sizeof *control));
   control->base = (fx_control){&g_mpi_control_vtable, context->rank, context->size};
   control->context = context;
+  control->comm = comm;
   *out = &control->base;
   return FX_OK;
+}
+
+fx_status fx_mpi_control_create(fx_mpi_context *context, fx_control **out) {
+  return create(context, context->comm, out);
 }

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Under real mpirun: a rank that is suspended in the middle of training ends the job in the configured time, with a table of
+# what every rank was doing and exit code 4, without ZeRO and under it; a rank that is killed ends the job with a message and
+# a code that is not 0; a calm run says nothing.
+source "$(dirname "$0")/setup.bash"
+here=$FX_SOURCE_DIR/tests/integration
+python3 "$here/corpus.py" "$TMP/corpus.txt" 120 6
+seconds=3
+
+start() { # start DIR RANKS overrides...: exec, so that its pid is mpirun's
+  local dir=$1 ranks=$2
+  shift 2
+  exec timeout -k 1 60 mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "$here/tiny.yaml" \
+    "data.train=[lines:$TMP/corpus.txt]" runtime.threads=1 train.eval_interval=0 checkpoint.interval=0 "checkpoint.dir=$TMP/$dir" \
+    schedule.decay_iters=400 parallel.watchdog=$seconds "$@" >"$TMP/$dir.log" 2>&1
+}
+rank() { # rank DIR R: its process
+  local pid
+  for pid in $(pgrep -f "^$FLEXION train .*checkpoint.dir=$TMP/$1 "); do
+    tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$pid"
+  done
+}
+signalled() { # signalled DIR RANKS SIGNAL overrides...: after some steps, to rank 1; sets code and ms
+  local dir=$1 ranks=$2 signal=$3 begin
+  shift 3
+  (start "$dir" "$ranks" train.iters=1000000 "$@") &
+  local job=$!
+  for _ in $(seq 400); do grep -q 'step 20/' "$TMP/$dir.log" 2>/dev/null && break; sleep 0.05; done
+  begin=$(date +%s%3N)
+  kill -"$signal" "$(rank "$dir" 1)" || { cat "$TMP/$dir.log"; return 1; }
+  wait $job
+  code=$? ms=$(($(date +%s%3N) - begin))
+  echo "$dir: code $code after $ms ms"
+}
+says() { grep -qE -- "$2" "$TMP/$1.log" || { grep -E 'watchdog|flexion:' "$TMP/$1.log"; return 1; }; }
+
+for zero in 0 2; do
+  dir=stopped$zero
+  check "zero $zero, suspended" signalled $dir 3 STOP parallel.zero=$zero parallel.bucket_elements=9000
+  check "zero $zero: exit code 4" test "$code" -eq 4
+  check "zero $zero: in time" test "$ms" -ge $((seconds * 1000)) -a "$ms" -le $((seconds * 1000 + 4000))
+  check "zero $zero: who" says $dir 'watchdog: no answer from rank 1 within 3.0 s; the job ends'
+  check "zero $zero: the table" says $dir 'watchdog: rank 1 does not answer$'
+  check "zero $zero: rank 0" says $dir 'watchdog: rank 0 in step [0-9]+ for [0-9.]+ s; collective [0-9]+ of dp_cp#4, (all_reduce|reduce_scatter|all_gather) float(32|64) x [0-9]+ \([0-9]+ bytes\), not complete for [0-9.]+ s'
+  check "zero $zero: one rank speaks" test "$(grep -c 'the job ends' "$TMP/$dir.log")" -eq 1
+done
+grep watchdog "$TMP/stopped2.log"
+
+check "a killed rank" signalled killed 2 KILL
+check "its job fails" test "$code" -ne 0 -a "$code" -ne 124
+check "and says why" says killed 'signal 9'
+check "at once" test "$ms" -le 3000
+
+(start calm 3 train.iters=60 parallel.zero=2 parallel.watchdog=1)
+check "a calm run" test $? -eq 0
+check "it says nothing" bash -c "! grep -q watchdog '$TMP/calm.log'"
+(start off 2 train.iters=10 parallel.watchdog=0)
+check "without a watchdog" test $? -eq 0
+finish

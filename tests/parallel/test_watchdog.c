@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The watchdog on in-process ranks: quiet while all goes well, however slow; and what it says when a rank
+ * does not come to a collective, when its watchdog is silent, and when a transport has met an error. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dynamo_rt/exec/trace.h"
+#include "parallel/comm/local/local.h"
+#include "parallel/topology.h"
+#include "parallel/watchdog.h"
+#include "tests/harness.h"
+
+enum { RANKS = 3, COUNT = 1000 };
+
+typedef enum trouble { NONE, SLOW, ABSENT, SILENT, FAULT, LEFT } trouble;
+
+typedef struct job {
+  trouble trouble;
+  int timeout_ms;
+  bool fatal; /* every rank's fatal is to be called */
+  fx_status ended[RANKS], got[RANKS];
+  double seconds[RANKS]; /* until the collective came back */
+  FILE *log;
+  char *text;
+  size_t bytes;
+} job;
+
+static void on_fatal(void *ctx, fx_status status) {
+  *(fx_status *)ctx = status;
+}
+
+static void sleep_ms(int ms) {
+  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
+}
+
+static fx_status sum(fx_comm *comm, float *data) {
+  fx_comm_call call = {.kind = FX_ALL_REDUCE, .dtype = FX_F32, .count = COUNT, .src = data, .dst = data};
+  return fx_comm_issue(comm, &call);
+}
+
+static fx_status faulty_poll(fx_comm *comm) {
+  return comm->rank == 2 ? fx_error(FX_ERR_COMM, "the cable is out") : FX_OK;
+}
+
+static fx_status silent_rank(fx_control *control) {
+  fx_control *own = NULL;
+  FX_TRY(fx_control_duplicate(control, &own)); /* and never comes to a meeting */
+  sleep_ms(1500);
+  fx_control_destroy(own);
+  return FX_OK;
+}
+
+static fx_status work(job *j, fx_comm *comm, float *data, int rank) {
+  fx_status status = FX_OK;
+  for (int i = 0; i < 20 && status == FX_OK; i++) {
+    if (rank == 1 && i == 10 && j->trouble == SLOW) sleep_ms(j->timeout_ms / 2);
+    if (rank == 1 && i == 10 && j->trouble == ABSENT) {
+      sleep_ms(3 * j->timeout_ms);
+      return FX_OK; /* without the ten that the others wait for */
+    }
+    if (rank == 1 && i == 10 && j->trouble == LEFT)
+      return fx_error(FX_ERR_IO, "a disk is full"); /* of this rank alone */
+    status = sum(comm, data);
+  }
+  while (j->trouble == FAULT && status == FX_OK) { /* until somebody notices */
+    sleep_ms(10);
+    status = sum(comm, data);
+  }
+  return status;
+}
+
+static fx_status run_rank(fx_control *control, void *ctx) {
+  job *j = ctx;
+  fx_topology *topology = NULL;
+  fx_watchdog *watchdog = NULL;
+  fx_log log = {.stream = j->log, .level = FX_LOG_INFO, .rank = control->rank, .size = control->size};
+  float data[COUNT] = {1};
+  int rank = control->rank;
+  FX_TRY(fx_topology_create(control, 1, 1, &topology));
+  fx_comm *comm = topology->comm.dp_cp;
+  fx_comm_vtable faulty = *comm->vtable;
+  const fx_comm_vtable *sound = comm->vtable;
+  faulty.poll = faulty_poll;
+  if (j->trouble == FAULT) comm->vtable = &faulty;
+  fx_watchdog_options options = {.timeout_ms = j->timeout_ms, .comm = {comm}, .log = &log};
+  if (j->fatal) options.fatal = on_fatal;
+  options.ctx = &j->ended[rank];
+  int64_t begin = fx_now_ns();
+  if (j->trouble == SILENT && rank == 1) {
+    j->got[rank] = silent_rank(control);
+  } else {
+    FX_TRY(fx_watchdog_start(control, options, &watchdog));
+    j->got[rank] = work(j, comm, data, rank);
+    j->seconds[rank] = (double)(fx_now_ns() - begin) / 1e9;
+    fx_watchdog_stop(watchdog, j->got[rank] == FX_OK && j->trouble != ABSENT);
+  }
+  comm->vtable = sound;
+  (void)fx_control_barrier(control, 20000); /* nobody takes the communicator from under the others */
+  fx_topology_destroy(topology);
+  return FX_OK;
+}
+
+static void run(job *j) {
+  j->log = open_memstream(&j->text, &j->bytes);
+  CHECK_OK(fx_local_run(RANKS, run_rank, j));
+  fclose(j->log);
+}
+
+static int lines_with(const char *text, const char *part) {
+  int count = 0;
+  for (const char *at = strstr(text, part); at; at = strstr(at + 1, part)) count++;
+  return count;
+}
+
+static void quiet(void) {
+  for (trouble t = NONE; t <= SLOW; t++) {
+    job j = {.trouble = t, .timeout_ms = 2000, .fatal = true};
+    run(&j);
+    for (int r = 0; r < RANKS; r++) CHECK(j.got[r] == FX_OK && j.ended[r] == FX_OK && j.seconds[r] < 4);
+    CHECK_STR(j.text, "");
+    free(j.text);
+  }
+}
+
+static void absent(void) {
+  job j = {.trouble = ABSENT, .timeout_ms = 400, .fatal = true};
+  run(&j);
+  for (int r = 0; r < RANKS; r++) CHECK_INT(j.ended[r], FX_ERR_COMM);
+  CHECK(j.got[0] == FX_ERR_COMM && j.got[2] == FX_ERR_COMM);
+  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 3, "after %.2f s", j.seconds[0]);
+  CHECK_HAS(j.text, "on 2 of 3 ranks a collective has failed or not come to its end within 0.4 s");
+  CHECK_INT(
+      lines_with(j.text, "collective 11 of dp_cp#4, all_reduce float32 x 1000 (4000 bytes), not complete"),
+      2);
+  CHECK_INT(
+      lines_with(
+          j.text,
+          "rank 1 between steps; collective 10 of dp_cp#4, all_reduce float32 x 1000 (4000 bytes), issued"),
+      1);
+  CHECK_INT(lines_with(j.text, "the job ends"), 1); /* one rank speaks */
+  free(j.text);
+}
+
+static void silent(void) {
+  job j = {.trouble = SILENT, .timeout_ms = 400};
+  run(&j);
+  CHECK(j.got[0] == FX_ERR_COMM && j.got[2] == FX_ERR_COMM);
+  CHECK_MSG(j.seconds[0] > 0.4 && j.seconds[0] < 3, "after %.2f s", j.seconds[0]);
+  CHECK_HAS(j.text, "no answer from rank 1 within 0.4 s");
+  CHECK_HAS(j.text, "rank 1 does not answer");
+  CHECK_INT(lines_with(j.text, "collective 1 of dp_cp#4, all_reduce float32 x 1000"), 2);
+  free(j.text);
+}
+
+static void fault(void) {
+  job j = {.trouble = FAULT, .timeout_ms = 4000};
+  run(&j);
+  for (int r = 0; r < RANKS; r++) CHECK_INT(j.got[r], FX_ERR_COMM);
+  CHECK_MSG(j.seconds[0] < 3, "after %.2f s", j.seconds[0]);
+  CHECK_HAS(j.text, "on 1 of 3 ranks");
+  CHECK_HAS(j.text, ": the cable is out");
+  free(j.text);
+}
+
+/* A rank that fails by itself leaves at once; the others notice. */
+static void left(void) {
+  job j = {.trouble = LEFT, .timeout_ms = 400, .fatal = true};
+  run(&j);
+  CHECK(j.got[1] == FX_ERR_IO && j.ended[1] == FX_OK);
+  CHECK(j.ended[0] == FX_ERR_COMM && j.ended[2] == FX_ERR_COMM);
+  CHECK_HAS(j.text, "no answer from rank 1");
+  free(j.text);
+}
+
+static const fx_test tests[] = {{"quiet while all is well", quiet},
+                                {"a rank does not come to a collective", absent},
+                                {"a rank does not answer", silent},
+                                {"a transport has met an error", fault},
+                                {"a rank has left", left}};
+FX_TEST_MAIN("watchdog", tests)
