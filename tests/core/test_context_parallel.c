@@ -12,7 +12,8 @@
 #include "parallel/comm/local/local.h"
 #include "tests/harness.h"
 
-enum { STEPS = 20, MOST_TENSORS = 64, TRAINED = 60 };
+/* Under sanitizers fewer steps: what those look for shows in the first ones. */
+enum { SLOW = FX_TEST_CASES(8) < 8, TRAINED = SLOW ? 12 : 60, STEPS = SLOW ? 3 : 20, MOST_TENSORS = 64 };
 
 typedef struct curve {
   double loss[STEPS], norm[STEPS][MOST_TENSORS];
@@ -187,14 +188,15 @@ static void same_tensors(const char *a_dir, const char *b_dir, double tolerance)
 /* ---- tests ---- */
 
 static curve g_one;
-static const char *const k_end = "train.eval_interval=20";
+/* Evaluates after the last step. */
+static const char *const k_end = SLOW ? "train.eval_interval=15" : "train.eval_interval=80";
 
 static void one_rank(void) {
   const char *const none[] = {"train.eval_interval=0", NULL}, *const more[] = {k_end, NULL};
   train("start", 1, NULL, TRAINED, none, NULL);
   train("one", 1, "start", TRAINED + STEPS, more, &g_one);
   CHECK_INT(g_one.steps, STEPS);
-  CHECK_MSG(g_one.loss[0] < 2.5, "the start is not trained: loss %.3f", g_one.loss[0]);
+  CHECK_MSG(g_one.loss[0] < (SLOW ? 4.5 : 2.5), "the start is not trained: loss %.3f", g_one.loss[0]);
 }
 
 static void several_ranks(void) {
