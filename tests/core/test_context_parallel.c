@@ -27,7 +27,8 @@ static void keep(void *ctx, const fx_step_view *view) {
   if (!c || c->steps == STEPS) return;
   c->loss[c->steps] = view->loss;
   c->tensors = view->params->num_params;
-  for (int64_t i = 0; i < c->tensors && i < MOST_TENSORS; i++) {
+  /* under ZeRO a rank holds pieces of gradients, not tensors */
+  for (int64_t i = 0; view->params->zero == 0 && i < c->tensors && i < MOST_TENSORS; i++) {
     const fx_param *p = &view->params->param[i];
     const float *g = fx_param_data(view->params, p, view->params->grad);
     double sum = 0;
@@ -250,7 +251,7 @@ static void controls(void) {
   static curve wrong;
   const char *const mask[] = {k_end, "attention.variants.near.mask='abs(q - kv) < 50 && kv <= q'", NULL};
   if (train("wrong mask", 1, "start", TRAINED + STEPS, mask, &wrong))
-    CHECK_MSG(worst_loss(&g_one, &wrong) >= 1e-3, "another mask moves a loss by %.3g only",
+    CHECK_MSG(worst_loss(&g_one, &wrong) >= (SLOW ? 1e-4 : 1e-3), "another mask moves a loss by %.3g only",
               worst_loss(&g_one, &wrong));
   const char *const seed[] = {k_end, "model.dropout=0", NULL};
   if (train("no dropout", 1, "start", TRAINED + STEPS, seed, &wrong))
