@@ -12,7 +12,8 @@
 #include "parallel/comm/local/local.h"
 #include "tests/harness.h"
 
-enum { STEPS = 20, MOST_TENSORS = 64, TRAINED = 60 };
+/* Under sanitizers fewer steps: what those look for shows in the first ones. */
+enum { SLOW = FX_TEST_CASES(8) < 8, TRAINED = SLOW ? 12 : 60, STEPS = SLOW ? 3 : 20, MOST_TENSORS = 64 };
 
 typedef struct curve {
   double loss[STEPS], norm[STEPS][MOST_TENSORS];
@@ -26,7 +27,8 @@ static void keep(void *ctx, const fx_step_view *view) {
   if (!c || c->steps == STEPS) return;
   c->loss[c->steps] = view->loss;
   c->tensors = view->params->num_params;
-  for (int64_t i = 0; i < c->tensors && i < MOST_TENSORS; i++) {
+  /* under ZeRO a rank holds pieces of gradients, not tensors */
+  for (int64_t i = 0; view->params->zero == 0 && i < c->tensors && i < MOST_TENSORS; i++) {
     const fx_param *p = &view->params->param[i];
     const float *g = fx_param_data(view->params, p, view->params->grad);
     double sum = 0;
@@ -187,14 +189,15 @@ static void same_tensors(const char *a_dir, const char *b_dir, double tolerance)
 /* ---- tests ---- */
 
 static curve g_one;
-static const char *const k_end = "train.eval_interval=20";
+/* Evaluates after the last step. */
+static const char *const k_end = SLOW ? "train.eval_interval=15" : "train.eval_interval=80";
 
 static void one_rank(void) {
   const char *const none[] = {"train.eval_interval=0", NULL}, *const more[] = {k_end, NULL};
   train("start", 1, NULL, TRAINED, none, NULL);
   train("one", 1, "start", TRAINED + STEPS, more, &g_one);
   CHECK_INT(g_one.steps, STEPS);
-  CHECK_MSG(g_one.loss[0] < 2.5, "the start is not trained: loss %.3f", g_one.loss[0]);
+  CHECK_MSG(g_one.loss[0] < (SLOW ? 4.5 : 2.5), "the start is not trained: loss %.3f", g_one.loss[0]);
 }
 
 static void several_ranks(void) {
@@ -248,7 +251,7 @@ static void controls(void) {
   static curve wrong;
   const char *const mask[] = {k_end, "attention.variants.near.mask='abs(q - kv) < 50 && kv <= q'", NULL};
   if (train("wrong mask", 1, "start", TRAINED + STEPS, mask, &wrong))
-    CHECK_MSG(worst_loss(&g_one, &wrong) >= 1e-3, "another mask moves a loss by %.3g only",
+    CHECK_MSG(worst_loss(&g_one, &wrong) >= (SLOW ? 1e-4 : 1e-3), "another mask moves a loss by %.3g only",
               worst_loss(&g_one, &wrong));
   const char *const seed[] = {k_end, "model.dropout=0", NULL};
   if (train("no dropout", 1, "start", TRAINED + STEPS, seed, &wrong))
