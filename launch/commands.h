@@ -17,6 +17,7 @@ int fx_cmd_doctor(int argc, char **argv);
 int fx_cmd_bench(int argc, char **argv);
 int fx_cmd_mask(int argc, char **argv);
 int fx_cmd_kernel(int argc, char **argv);
+int fx_cmd_plan(int argc, char **argv);
 /* `bench attention`: argv[0] is "attention". */
 int fx_cmd_bench_attention(int argc, char **argv);
 

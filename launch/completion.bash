@@ -75,7 +75,7 @@ _flexion() {
       return
     fi
     case ${COMP_WORDS[1]} in
-      train | config | bench | mask | kernel) _flexion_configuration "$binary" "$current" ;;
+      train | config | bench | mask | kernel | plan) _flexion_configuration "$binary" "$current" ;;
       generate | ckpt) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     esac
   fi

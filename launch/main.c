@@ -15,6 +15,7 @@ static const struct {
     {"ckpt", "inspect, compare or verify checkpoints", fx_cmd_ckpt},
     {"mask", "what an attention mask looks like and what it costs", fx_cmd_mask},
     {"kernel", "the C code that is generated for an attention variant", fx_cmd_kernel},
+    {"plan", "what a training step would run, and the memory of a rank in any layout", fx_cmd_plan},
     {"bench", "time a training step, its products or its attention against the machine's bounds",
      fx_cmd_bench},
     {"doctor", "what this machine offers: processors, libraries, devices", fx_cmd_doctor},

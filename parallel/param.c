@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "parallel/param.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
@@ -41,7 +43,25 @@ fx_status fx_params_add(fx_params *params, const char *name, int32_t storage, in
   return fx_params_add_part(params, &param);
 }
 
-static fx_status allocate_zeroed(const fx_params *params, size_t bytes, void **out) {
+/* Address space that nothing may touch. */
+static fx_status reserve(fx_params *params, size_t bytes, void **out) {
+  if (!params->reserved) {
+    size_t all = (size_t)params->numel * (6 * sizeof(float)) + 8 * FX_ALIGN; /* more than all buffers take */
+    void *memory = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+      return fx_error(FX_ERR_MEMORY, "no address space for %.1f GiB of parameters; check ulimit -v",
+                      (double)all / 1073741824.0);
+    params->reserved = memory;
+    params->reserved_bytes = all;
+  }
+  *out = (char *)params->reserved + params->reserved_used;
+  params->reserved_used += fx_align_up(bytes, FX_ALIGN);
+  FX_ASSERT(params->reserved_used <= params->reserved_bytes);
+  return FX_OK;
+}
+
+static fx_status allocate_zeroed(fx_params *params, size_t bytes, void **out) {
+  if (params->dry) return reserve(params, bytes, out);
   if (params->device) {
     FX_TRY(fx_device_alloc(params->device, bytes, out));
     FX_TRY(fx_device_fill(params->device, FX_LANE_COMPUTE, *out, 0, bytes));
@@ -222,10 +242,11 @@ void fx_params_fini(fx_params *params) {
   void *buffers[] = {params->weight,     params->grad,    params->exp_avg,
                      params->exp_avg_sq, params->compute, params->grad_whole};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
-    if (params->device)
+    if (params->device && !params->dry)
       fx_device_release(params->device, buffers[i]);
-    else
+    else if (!params->dry)
       free(buffers[i]);
+  if (params->reserved) munmap(params->reserved, params->reserved_bytes);
   free(params->param);
   free(params->storage);
   free(params->bucket);

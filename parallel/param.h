@@ -85,6 +85,10 @@ typedef struct fx_params {
   /* Behind the buckets, what decays (0) and the rest (1) are laid out group by group: group g of part p is
    * [group_begin[p][g], group_begin[p][g + 1]). Buckets hold FX_GROUP_SHARDED alone. */
   int64_t group_begin[2][FX_GROUP_COUNT + 1];
+  bool dry;       /* set before fx_params_allocate: the buffers are addresses without memory, for plans that
+                     are made to be looked at */
+  void *reserved; /* of a dry allocation, owned */
+  size_t reserved_bytes, reserved_used;
   bool weights_only; /* set before fx_params_allocate: grad and both moments stay NULL (generation) */
   fx_device *device; /* set before fx_params_allocate: the buffers are memory of this device; NULL: plain
                         memory of the host */

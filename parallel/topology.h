@@ -18,10 +18,13 @@ extern "C" {
 #endif
 
 /* X(field, name): the communicators. The position is the communicator's id, so all tp groups of a job share
- * one id and ledgers of ranks of different groups compare equal. world  all ranks tp     same cp and dp
- * coordinate: activations of one layer cp     same tp and dp coordinate: the sequence; rank of the group =
- * cp_rank dp     same tp and cp coordinate: samples; rank of the group = dp_rank dp_cp  same tp coordinate:
- * gradients and ZeRO; rank of the group = cp_rank + cp * dp_rank (the ranks of dp when cp is 1) */
+ * one id and ledgers of ranks of different groups compare equal.
+ * - world: all ranks
+ * - tp: same cp and dp coordinate; activations of one layer
+ * - cp: same tp and dp coordinate; the sequence; rank of the group = cp_rank
+ * - dp: same tp and cp coordinate; samples; rank of the group = dp_rank
+ * - dp_cp: same tp coordinate; gradients and ZeRO; rank of the group = cp_rank + cp * dp_rank (the ranks of
+ * dp when cp is 1) */
 #define FX_TOPOLOGY_COMM_LIST(X) X(world, "world") X(tp, "tp") X(cp, "cp") X(dp, "dp") X(dp_cp, "dp_cp")
 
 typedef struct fx_topology_shape {

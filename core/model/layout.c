@@ -349,13 +349,21 @@ fx_dtype fx_model_dtype(const fx_config *config, fx_backend backend) {
   return backend == FX_BACKEND_CUDA && config->runtime.dtype != FX_RUNTIME_DTYPE_FLOAT32 ? FX_BF16 : FX_F32;
 }
 
+typedef enum model_extent { EXTENT_ALL, EXTENT_WEIGHTS, EXTENT_DRY } model_extent;
+
 static fx_status create(const fx_config *config, fx_device *device, const fx_topology *topology,
-                        bool weights_only, fx_model **out) {
+                        model_extent extent, fx_model **out) {
   fx_model *model = NULL;
+  if (topology && topology->tp > 1 && device && device->backend != FX_BACKEND_CPU)
+    return fx_error(FX_ERR_CONFIG,
+                    "%s: parallel.tensor=%d is not available on GPUs yet; set parallel.tensor=1 or "
+                    "runtime.device=cpu",
+                    fx_config_where(config, "parallel.tensor"), topology->tp);
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
   model->topology = topology;
-  model->params.weights_only = weights_only;
+  model->params.weights_only = extent == EXTENT_WEIGHTS;
+  model->params.dry = extent == EXTENT_DRY;
   model->params.device = device;
   model->params.dtype = device ? fx_model_dtype(config, device->backend) : FX_F32;
   model->share = share_of(config, topology);
@@ -379,16 +387,21 @@ destroy_model:
 }
 
 fx_status fx_model_create(const fx_config *config, fx_model **out) {
-  return create(config, NULL, NULL, false, out);
+  return create(config, NULL, NULL, EXTENT_ALL, out);
 }
 
 fx_status fx_model_create_on(const fx_config *config, fx_device *device, const fx_topology *topology,
                              fx_model **out) {
-  return create(config, device, topology, false, out);
+  return create(config, device, topology, EXTENT_ALL, out);
+}
+
+fx_status fx_model_create_dry(const fx_config *config, fx_device *device, const fx_topology *topology,
+                              fx_model **out) {
+  return create(config, device, topology, EXTENT_DRY, out);
 }
 
 fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out) {
-  return create(config, device, NULL, true, out);
+  return create(config, device, NULL, EXTENT_WEIGHTS, out);
 }
 
 void fx_model_destroy(fx_model *model) {

@@ -55,6 +55,9 @@ fx_status fx_model_create_on(const fx_config *config, fx_device *device, const f
 /* The same without gradients and moments: good for the plans `eval` and `logits` only. device: may be NULL.
  */
 fx_status fx_model_create_weights(const fx_config *config, fx_device *device, fx_model **out);
+/* As fx_model_create_on without memory: for plans that are prepared and not run. */
+fx_status fx_model_create_dry(const fx_config *config, fx_device *device, const fx_topology *topology,
+                              fx_model **out);
 void fx_model_destroy(fx_model *model);             /* NULL is fine */
 int64_t fx_model_num_params(const fx_model *model); /* elements, padding left out, tied weights once */
 /* FLOPs of forward and backward for one token of a sequence of `length` under a full causal mask: 6 per

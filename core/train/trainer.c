@@ -257,11 +257,6 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   if (status != FX_OK) return status;
   FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
   run->memory.gpu_start = gpu_in_use(run);
-  if (run->config->parallel.tensor > 1 && run->device->backend != FX_BACKEND_CPU)
-    return fx_error(FX_ERR_CONFIG,
-                    "%s: parallel.tensor=%lld is not available on GPUs yet; set parallel.tensor=1 or "
-                    "runtime.device=cpu",
-                    fx_config_where(run->config, "parallel.tensor"), (long long)run->config->parallel.tensor);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
   FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));

@@ -2,7 +2,7 @@
 /* Tensor and sequence parallelism against one rank, with ranks as threads: 20 steps from a trained
  * checkpoint, the loss of every step within 1e-5, the norm of every named gradient within 1e-5 plus 1e-7 of
  * the global norm. One control a model, so that the comparison could fail: another mask moves the first loss
- * by 100 times the tolerance. */
+ * by 100 times the tolerance (10 times where training before was shorter). */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -186,7 +186,7 @@ static void check_layouts(const char *model, const char *other, const layout *la
   }
   if (!train(other, 2, "tensor: 2", WARM + STEPS, "control", start, &got)) return;
   double moved = fabs(got.loss[0] - base.loss[0]) / base.loss[0];
-  CHECK_MSG(moved >= 1e-3, "control: another mask moves the first loss by %g only", moved);
+  CHECK_MSG(moved >= (SLOW ? 1e-4 : 1e-3), "control: another mask moves the first loss by %g only", moved);
 }
 #define CHECK_LAYOUTS(model, other, ...)                                                 \
   do {                                                                                   \

@@ -38,6 +38,8 @@ check "options of generate" offers "--temperature --tokens --top-k --top-p" gene
 check "--keys of config show" offers "--keys" config show --k
 check "configurations and folders, no other files" offers "configs/ run.yaml runs/" train ''
 check "configurations for kernel" offers "configs/ run.yaml runs/" kernel ''
+check "configurations for plan" offers "configs/ run.yaml runs/" plan ''
+check "options of plan" offers "--gpu" plan run.yaml --g
 check "a configuration in a folder" offers "configs/a.yaml configs/models/" train configs/
 check "folders for generate" offers "configs runs" generate ''
 check "keys after a configuration" offers "train.iters=" train run.yaml train.it

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `flexion plan CONFIG`: what a rank of a configuration would run and how much memory it needs. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bench/plan.h"
+#include "launch/commands.h"
+#include "launch/report.h"
+
+typedef struct arguments {
+  int ranks;
+  bool gpu, ledger, json;
+} arguments;
+
+static void print_usage(FILE *stream) {
+  fputs("usage: flexion plan CONFIG [key=value...] [--ranks N] [--gpu] [--ledger] [--json]\n"
+        "\n"
+        "Records and plans the training step of rank 0 of N ranks without running it: kernels, collectives, "
+        "the\n"
+        "arena against its lower bound, memory a rank. Needs neither the memory nor a GPU.\n"
+        "\n"
+        "  --ranks N  ranks of the job (default parallel.tensor x parallel.context)\n"
+        "  --gpu      as on a GPU: its kernels, its types\n"
+        "  --ledger   every collective of every plan, in issue order\n"
+        "  --json     one JSON object on the last line\n"
+        "  --help     this text\n",
+        stream);
+}
+
+static double mib(int64_t bytes) {
+  return (double)bytes / 1048576.0;
+}
+
+static void print_text(const fx_bench_plan_report *r, const arguments *a) {
+  const fx_memory_account *m = &r->memory;
+  printf("%lld parameters, %s, %s; rank 0 of %d, %s; attention %s\n\n", (long long)r->params, r->topology,
+         fx_dtype_name(r->dtype), r->ranks, a->gpu ? "GPU" : "CPU", r->attention);
+  printf("%-14s %8s %7s %12s %7s %12s %12s %12s %10s %10s\n", "plan", "kernels", "fused", "collectives",
+         "waits", "arena MiB", "bound MiB", "scratch MiB", "GFLOP", "GB");
+  for (int i = 0; i < r->count; i++) {
+    const fx_bench_plan_row *p = &r->row[i];
+    printf("%-14s %8d %7d %12d %7d %12.1f %12.1f %12.1f %10.1f %10.2f\n", p->phase, p->kernels, p->fused,
+           p->collectives, p->waits, mib(p->arena_bytes), mib(p->arena_bound_bytes), mib(p->workspace_bytes),
+           p->gflop, p->gbyte);
+  }
+  printf(
+      "\nmemory of the rank, MiB: weights %.1f, gradients %.1f, moments %.1f, arena %.1f, inputs %.1f: %.1f "
+      "together;\n%.1f more on the host for checkpoints beside training. Libraries, data and communicators "
+      "come on top.\n",
+      mib(m->weights), mib(m->gradients), mib(m->moments), mib(m->arena), mib(m->inputs),
+      mib(m->weights + m->gradients + m->moments + m->arena + m->inputs), mib(r->snapshot_bytes));
+  for (int i = 0; a->ledger && i < r->count; i++)
+    printf("\n%s\n%s", r->row[i].phase, r->row[i].ledger[0] ? r->row[i].ledger : "no collectives\n");
+}
+
+static void print_json(const fx_bench_plan_report *r) {
+  const fx_memory_account *m = &r->memory;
+  json_t *plans = json_array();
+  for (int i = 0; i < r->count; i++) {
+    const fx_bench_plan_row *p = &r->row[i];
+    json_array_append_new(
+        plans, json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:s}", "plan", p->phase,
+                         "kernels", p->kernels, "fused", p->fused, "collectives", p->collectives, "waits",
+                         p->waits, "arena_bytes", (json_int_t)p->arena_bytes, "arena_bound_bytes",
+                         (json_int_t)p->arena_bound_bytes, "workspace_bytes", (json_int_t)p->workspace_bytes,
+                         "gflop", p->gflop, "gbyte", p->gbyte, "ledger", p->ledger));
+  }
+  json_t *row =
+      json_pack("{s:I, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "params", (json_int_t)r->params,
+                "ranks", r->ranks, "topology", r->topology, "dtype", fx_dtype_name(r->dtype), "weight_bytes",
+                (json_int_t)m->weights, "gradient_bytes", (json_int_t)m->gradients, "moment_bytes",
+                (json_int_t)m->moments, "arena_bytes", (json_int_t)m->arena, "input_bytes",
+                (json_int_t)m->inputs, "snapshot_bytes", (json_int_t)r->snapshot_bytes, "plans", plans);
+  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+  if (text) printf("%s\n", text);
+  free(text);
+  json_decref(row);
+}
+
+static fx_status read_option(int option, const char *word, arguments *a) {
+  char *end = NULL;
+  long ranks;
+  switch (option) {
+  case 'n':
+    ranks = strtol(optarg, &end, 10);
+    if (end == optarg || *end || ranks < 1 || ranks > 999999)
+      return fx_error(FX_ERR_USAGE,
+                      "--ranks takes a number from 1 to 999999, got \"%s\"; see flexion plan --help", optarg);
+    a->ranks = (int)ranks;
+    return FX_OK;
+  case 'g':
+    a->gpu = true;
+    return FX_OK;
+  case 'l':
+    a->ledger = true;
+    return FX_OK;
+  case 'j':
+    a->json = true;
+    return FX_OK;
+  default:
+    return fx_error(FX_ERR_USAGE,
+                    "plan does not know the option %s, or it lacks its value; see flexion plan --help", word);
+  }
+}
+
+int fx_cmd_plan(int argc, char **argv) {
+  static const struct option options[] = {
+      {"ranks", required_argument, NULL, 'n'}, {"gpu", no_argument, NULL, 'g'},
+      {"ledger", no_argument, NULL, 'l'},      {"json", no_argument, NULL, 'j'},
+      {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+  arguments a = {0};
+  optind = 0;
+  opterr = 0;
+  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    if (option == 'h') {
+      print_usage(stdout);
+      return fx_flush_output(0);
+    }
+    fx_status status = read_option(option, argv[optind - 1], &a);
+    if (status != FX_OK) return fx_report(status);
+  }
+  if (optind >= argc)
+    return fx_report(fx_error(FX_ERR_USAGE, "plan expects a YAML file; see flexion plan --help"));
+  fx_config *config = NULL;
+  fx_bench_plan_report report;
+  fx_status status =
+      fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
+  if (status != FX_OK) return fx_report(status);
+  status = fx_bench_plan(config, a.ranks, a.gpu, &report);
+  if (status == FX_OK) print_text(&report, &a);
+  if (status == FX_OK && a.json) print_json(&report);
+  int code = status == FX_OK ? fx_flush_output(0) : fx_report(status);
+  fx_bench_plan_fini(&report);
+  fx_config_destroy(config);
+  return code;
+}
