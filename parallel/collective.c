@@ -156,6 +156,12 @@ fx_value fx_all_gather(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x)
   return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_GATHER));
 }
 
+fx_value fx_all_gather_again(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
+  fx_collective_attr attr = attr_of(comm, lane, FX_ALL_GATHER);
+  attr.again = 1;
+  return record(graph, &g_collective, x, attr);
+}
+
 fx_value fx_sum_ranks(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x) {
   return record(graph, &g_collective, x, attr_of(comm, lane, FX_ALL_REDUCE));
 }

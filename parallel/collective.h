@@ -23,6 +23,9 @@ fx_value fx_broadcast(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x, 
 fx_value fx_reduce_scatter(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
 /* x [n, ...] -> all blocks in rank order [size * n, ...]. Its backward is reduce_scatter. */
 fx_value fx_all_gather(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
+/* The same where the backward gathers once more rather than keep all blocks until then: 1 / size of the
+ * memory between the two. */
+fx_value fx_all_gather_again(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
 /* x [size * n, ...] whose block of this rank is set -> all blocks, in place. Not differentiable. */
 fx_value fx_all_gather_in_place(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value x);
 /* Sends x to rank `to`, returns what came from rank `from`, of the same type. Its backward shifts the other

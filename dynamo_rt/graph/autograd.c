@@ -6,6 +6,7 @@
 #include "dynamo_rt/graph/autograd.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/graph/graph_internal.h"
@@ -135,6 +136,18 @@ free_tape:
   free(t.needed);
   free(t.grad);
   return status;
+}
+
+fx_value fx_autograd_saved(fx_graph *graph, fx_value value) {
+  if (value == FX_NONE || graph->values[value].node < 0) return value;
+  fx_node node = graph->nodes[graph->values[value].node];
+  if (!(node.op->effects & FX_EFFECT_COLLECTIVE) || !((const fx_collective_attr *)node.attr)->again)
+    return value;
+  for (int64_t n = graph->num_nodes - 1; n > graph->values[value].node; n--)
+    if (graph->nodes[n].op == node.op && graph->nodes[n].attr && graph->nodes[n].in[0] == node.in[0] &&
+        memcmp(graph->nodes[n].attr, node.attr, node.op->attr_bytes) == 0)
+      return graph->nodes[n].out[0];
+  return fx_graph_record(graph, node.op, node.attr, node.in, NULL);
 }
 
 static void keep(void *ctx, int index, fx_value grad) {

@@ -21,6 +21,10 @@ typedef void (*fx_autograd_ready)(void *ctx, int index, fx_value grad);
 fx_status fx_autograd_each(fx_graph *graph, fx_value loss, const fx_value *wrt, int count,
                            fx_autograd_ready ready, void *ctx);
 
+/* For vjp functions: `value` of the forward, as its backward should read it. What a collective made that says
+ * `again` is not kept till then but recorded once more, once a graph. */
+fx_value fx_autograd_saved(fx_graph *graph, fx_value value);
+
 #ifdef __cplusplus
 }
 #endif

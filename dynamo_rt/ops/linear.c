@@ -6,6 +6,7 @@
  * Activations and weights are of one type T, float32 or bfloat16; gradients of parameters are float32. */
 #include "dynamo_rt/ops/linear.h"
 
+#include "dynamo_rt/graph/autograd.h"
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
@@ -183,11 +184,11 @@ static const fx_op g_act_grad = {
 static fx_status linear_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
   const fx_linear_attr *a = node->attr;
   fx_linear_attr layout = {a->in_out, FX_ACT_NONE};
-  fx_value dpre = dout[0], grads[2];
+  fx_value dpre = dout[0], grads[2], x = fx_autograd_saved(graph, node->in[0]);
   if (a->activation != FX_ACT_NONE)
     dpre = fx_graph_record(graph, &g_act_grad, a, (fx_value[]){dout[0], node->out[1]}, NULL);
   din[0] = fx_graph_record(graph, &g_linear_dx, &layout, (fx_value[]){dpre, node->in[1]}, NULL);
-  fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dpre, node->in[0]}, grads);
+  fx_graph_record(graph, &g_linear_dw, &layout, (fx_value[]){dpre, x}, grads);
   din[1] = grads[0];
   if (node->in[2] != FX_NONE) din[2] = grads[1];
   return fx_graph_status(graph);

@@ -41,7 +41,8 @@ enum {
 typedef struct fx_collective_attr {
   fx_comm *comm; /* borrowed; outlives every plan that uses it */
   int32_t kind, reduce, peer, peer_from;
-  int32_t lane, reserved;
+  int32_t lane;
+  int32_t again; /* 1: the backward makes the result again rather than keep it (fx_autograd_saved) */
 } fx_collective_attr;
 
 /* First member of every view op's attributes: where the output begins inside input 0. */
