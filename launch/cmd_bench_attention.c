@@ -226,12 +226,8 @@ int fx_cmd_bench_attention(int argc, char **argv) {
     if (status != FX_OK) return fx_report(status);
   }
   if (a.options.steps == 0) a.options.steps = a.options.memory ? 1 : DEFAULT_STEPS;
-  if (optind >= argc)
-    return fx_report(
-        fx_error(FX_ERR_USAGE, "bench attention expects a YAML file; see flexion bench attention --help"));
   fx_config *config = NULL;
-  fx_status status =
-      fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
+  fx_status status = fx_load_arguments(argc, argv, optind, "bench attention", &config);
   if (status != FX_OK) return fx_report(status);
   int code = measure(config, &a);
   fx_config_destroy(config);

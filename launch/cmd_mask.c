@@ -270,11 +270,8 @@ int fx_cmd_mask(int argc, char **argv) {
     fx_status status = read_option(option, argv[optind - 1], &a);
     if (status != FX_OK) return fx_report(status);
   }
-  if (optind >= argc)
-    return fx_report(fx_error(FX_ERR_USAGE, "mask expects a YAML file; see flexion mask --help"));
   fx_config *config = NULL;
-  fx_status status =
-      fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
+  fx_status status = fx_load_arguments(argc, argv, optind, "mask", &config);
   if (status != FX_OK) return fx_report(status);
   int code = show(config, &a);
   fx_config_destroy(config);

@@ -122,12 +122,9 @@ int fx_cmd_plan(int argc, char **argv) {
     fx_status status = read_option(option, argv[optind - 1], &a);
     if (status != FX_OK) return fx_report(status);
   }
-  if (optind >= argc)
-    return fx_report(fx_error(FX_ERR_USAGE, "plan expects a YAML file; see flexion plan --help"));
   fx_config *config = NULL;
   fx_bench_plan_report report;
-  fx_status status =
-      fx_config_load(argv[optind], (const char *const *)argv + optind + 1, argc - optind - 1, &config);
+  fx_status status = fx_load_arguments(argc, argv, optind, "plan", &config);
   if (status != FX_OK) return fx_report(status);
   status = fx_bench_plan(config, a.ranks, a.gpu, &report);
   if (status == FX_OK) print_text(&report, &a);

@@ -3,6 +3,12 @@
 
 #include <stdio.h>
 
+fx_status fx_load_arguments(int argc, char **argv, int at, const char *command, fx_config **out) {
+  if (at >= argc)
+    return fx_error(FX_ERR_USAGE, "%s expects a YAML file; see flexion %s --help", command, command);
+  return fx_config_load(argv[at], (const char *const *)argv + at + 1, argc - at - 1, out);
+}
+
 int fx_report(fx_status status) {
   fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
   return fx_status_exit_code(status);

@@ -41,18 +41,6 @@ static const struct {
     [FX_TILE_IN_BOUNDS] = {"FX_HAS_FAULT", "bool fx_fault(" FX_EMIT_PAIR ", float score)"},
 };
 
-static const char *const g_types[FX_EX_TYPE_COUNT] = {"int32_t", "int32_t", "float"};
-
-/* The value of an operator by the names a and b; NULL for SELECT and leaves. */
-static const char *value_text(fx_ex_op op, fx_ex_type arg_type) {
-  static const char *const table[FX_EX_OP_COUNT][FX_EX_TYPE_COUNT] = {
-#define FX_EMIT_ENTRY(op, of, in, out, value) [FX_EX_##op][FX_EX_##of] = #value,
-      FX_TILE_OPS(FX_EMIT_ENTRY)
-#undef FX_EMIT_ENTRY
-  };
-  return table[op][arg_type];
-}
-
 static void int_literal(FILE *out, int32_t value) {
   if (value == INT32_MIN)
     fputs("(-2147483647 - 1)", out);
@@ -114,7 +102,7 @@ static void load(FILE *out, const fx_code *code, const fx_code_instr *instr) {
   fprintf(out,
           declared->constant ? "__ldg((const %s *)fx_constant%d + "
                              : "__ldg((const %s *)args->buffer[%d].data + ",
-          g_types[declared->type], instr->index); // NOLINT: both take a text and an int
+          fx_tile_c_type(declared->type), instr->index); // NOLINT: both take a text and an int
   if (declared->per_batch) fprintf(out, "b * args->buffer[%d].batch + ", instr->index);
   flat_index(out, code, declared, instr->arg, instr->in_range);
   fputc(')', out);
@@ -132,7 +120,7 @@ static void value(FILE *out, const fx_code *code, const fx_code_instr *instr) {
     fputs(" : ", out);
     name(out, code, instr->arg[2]);
   } else if (!divides || !fx_code_is_positive(&code->instr[instr->arg[1]]))
-    apply(out, code, instr, value_text(instr->op, instr->arg_type));
+    apply(out, code, instr, fx_tile_op_text(instr->op, instr->arg_type));
   else if (instr->natural)
     apply(out, code, instr, is_div ? "(int32_t)((uint32_t)a / b)" : "(int32_t)((uint32_t)a % b)");
   else
@@ -142,7 +130,7 @@ static void value(FILE *out, const fx_code *code, const fx_code_instr *instr) {
 static void statements(FILE *out, const fx_code *code) {
   for (int32_t i = 0; i < code->num_instrs; i++) {
     if (code->instr[i].num_args == 0) continue;
-    fprintf(out, "  const %s v%d = ", g_types[code->instr[i].type], i);
+    fprintf(out, "  const %s v%d = ", fx_tile_c_type(code->instr[i].type), i);
     value(out, code, &code->instr[i]);
     fputs(";\n", out);
   }

@@ -52,18 +52,6 @@ static const char *const g_heads[FX_TILE_FUNCTION_COUNT] = {
                           "const float *raw, int64_t stride)",
 };
 
-static const char *const g_types[FX_EX_TYPE_COUNT] = {"int32_t", "int32_t", "float"};
-
-/* The value of an operator by the names a and b; NULL for SELECT and leaves. */
-static const char *value_text(fx_ex_op op, fx_ex_type arg_type) {
-  static const char *const table[FX_EX_OP_COUNT][FX_EX_TYPE_COUNT] = {
-#define FX_EMIT_ENTRY(op, of, in, out, value) [FX_EX_##op][FX_EX_##of] = #value,
-      FX_TILE_OPS(FX_EMIT_ENTRY)
-#undef FX_EMIT_ENTRY
-  };
-  return table[op][arg_type];
-}
-
 /* ---- one function ---- */
 
 typedef struct writer {
@@ -151,7 +139,7 @@ static void value(const writer *w, const fx_code_instr *instr) {
     fputs(" : ", w->out);
     name(w, instr->arg[2], instr->rate);
   } else if (!divides_by_literal(w, instr)) {
-    apply(w, instr, value_text(instr->op, instr->arg_type));
+    apply(w, instr, fx_tile_op_text(instr->op, instr->arg_type));
   } else if (instr->natural) {
     apply(w, instr, instr->op == FX_EX_DIV ? "(int32_t)((uint32_t)a / b)" : "(int32_t)((uint32_t)a % b)");
   } else {
@@ -168,7 +156,7 @@ static void statements(const writer *w, fx_code_rate rate, const char *indent) {
   for (int32_t i = 0; i < w->code->num_instrs; i++) {
     const fx_code_instr *instr = &w->code->instr[i];
     if (instr->rate != rate || instr->num_args == 0) continue;
-    fprintf(w->out, "%sconst %s v%d = ", indent, g_types[instr->type], i);
+    fprintf(w->out, "%sconst %s v%d = ", indent, fx_tile_c_type(instr->type), i);
     value(w, instr);
     fputs(";\n", w->out);
     if (rate == FX_CODE_Q) fprintf(w->out, "%sa%d[r] = v%d;\n", indent, i, i);
@@ -187,7 +175,7 @@ static void once_a_tile(const writer *w) {
     if (instr->op == FX_EX_PARAM) param[instr->index] = true;
     if (instr->op == FX_EX_LOAD) buffer[instr->index] = loads = true;
     if (instr->rate != FX_CODE_Q || instr->num_args == 0) continue;
-    fprintf(w->out, "  %s a%d[32];\n", g_types[instr->type], i);
+    fprintf(w->out, "  %s a%d[32];\n", fx_tile_c_type(instr->type), i);
     rows = true;
   }
   if (loads) fputs(g_all, w->out);
@@ -200,7 +188,7 @@ static void once_a_tile(const writer *w) {
   }
   for (int i = 0; i < code->num_buffers; i++) {
     if (!buffer[i]) continue;
-    fprintf(w->out, "  const %s *const b%d = args->buffer[%d];", g_types[code->buffer[i].type], i, i);
+    fprintf(w->out, "  const %s *const b%d = args->buffer[%d];", fx_tile_c_type(code->buffer[i].type), i, i);
     declared_name(w, code->buffer[i].name);
   }
   statements(w, FX_CODE_UNIFORM, "  ");

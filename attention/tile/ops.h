@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators as C expressions: the interpreter makes its loops of them, the C generator writes them down.
- * Private to attention/tile. */
+/* The operators as C expressions: the interpreter makes its loops of them, the generators write them down.
+ * Private to attention/. */
 #ifndef FX_ATTENTION_TILE_OPS_H
 #define FX_ATTENTION_TILE_OPS_H
 
+#include "attention/lang/expr.h"
 #include "attention/lang/semantics.h"
 
 /* X(op, type of the arguments, C type of the arguments, C type of the result, value by a and b). Bools are
@@ -54,5 +55,9 @@
   X(TO_INT, FLOAT, float, int32_t, fx_sem_to_int(a)) \
   X(TO_FLOAT, BOOL, int32_t, float, (float)a)        \
   X(TO_FLOAT, INT, int32_t, float, (float)a)
+
+const char *fx_tile_c_type(fx_ex_type type);
+/* The value of an operator by the names a and b; NULL for SELECT and leaves. */
+const char *fx_tile_op_text(fx_ex_op op, fx_ex_type arg_type);
 
 #endif
