@@ -296,5 +296,7 @@ fx_value fx_model_loss(const fx_model *model, fx_graph *graph, const fx_model_va
   fx_head_ce_attr attr = {model->config->model.vocab_size};
   if (!tp->comm) return fx_head_ce(FX_AT(graph), hidden, head, targets, factor, attr, nll);
   hidden = fx_tensor_enter(FX_AT(graph), tp, hidden);
-  return fx_vocab_head_ce(FX_AT(graph), tp->comm, hidden, head, targets, factor, vocabulary(model), nll);
+  const fx_device *device = model->params.device;
+  return fx_vocab_head_ce(FX_AT(graph), tp->comm, device ? device->backend : FX_BACKEND_CPU, hidden, head,
+                          targets, factor, vocabulary(model), nll);
 }

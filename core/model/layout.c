@@ -354,11 +354,6 @@ typedef enum model_extent { EXTENT_ALL, EXTENT_WEIGHTS, EXTENT_DRY } model_exten
 static fx_status create(const fx_config *config, fx_device *device, const fx_topology *topology,
                         model_extent extent, fx_model **out) {
   fx_model *model = NULL;
-  if (topology && topology->tp > 1 && device && device->backend != FX_BACKEND_CPU)
-    return fx_error(FX_ERR_CONFIG,
-                    "%s: parallel.tensor=%d is not available on GPUs yet; set parallel.tensor=1 or "
-                    "runtime.device=cpu",
-                    fx_config_where(config, "parallel.tensor"), topology->tp);
   FX_TRY(fx_calloc(&model, 1, sizeof *model));
   model->config = config;
   model->topology = topology;

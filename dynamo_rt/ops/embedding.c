@@ -58,6 +58,11 @@ fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table) {
 
 /* ---- head with cross-entropy ---- */
 
+int64_t fx_head_chunk_rows(fx_backend backend, int64_t rows, int64_t vocab, fx_dtype dtype) {
+  return backend == FX_BACKEND_CUDA ? fx_head_chunk_rows_cuda(rows, vocab, dtype)
+                                    : fx_head_chunk_rows_cpu(rows, vocab);
+}
+
 static fx_status head_ce_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   const fx_head_ce_attr *a = attr;
   char x[96], w[96];

@@ -27,6 +27,9 @@ typedef struct fx_head_ce_attr {
 fx_value fx_head_ce(fx_graph *graph, fx_value x, fx_value weight, fx_value targets, fx_value factor,
                     fx_head_ce_attr attr, fx_value *nll);
 
+/* How many of `rows` rows of logits over `vocab` ids, T `dtype`, a device of `backend` holds at a time. */
+int64_t fx_head_chunk_rows(fx_backend backend, int64_t rows, int64_t vocab, fx_dtype dtype);
+
 typedef struct fx_dropout_attr {
   uint64_t seed, site; /* site: fx_hash64_text of the module's name without its layer number */
   float p;

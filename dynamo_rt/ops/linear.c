@@ -250,7 +250,7 @@ static const fx_op g_add_bias = {
     .may_alias = {1},
     .infer = add_bias_infer,
     .vjp = add_bias_vjp,
-    .kernel = {[FX_BACKEND_CPU] = fx_add_bias_cpu},
+    .kernel = {[FX_BACKEND_CPU] = fx_add_bias_cpu, [FX_BACKEND_CUDA] = fx_add_bias_cuda},
 };
 
 fx_value fx_add_bias(fx_graph *graph, fx_value x, fx_value bias) {

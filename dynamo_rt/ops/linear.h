@@ -27,7 +27,7 @@ fx_value fx_linear(fx_graph *graph, fx_value x, fx_value weight, fx_value bias, 
 fx_value fx_linear_dx(fx_graph *graph, fx_value dy, fx_value weight, fx_linear_attr attr);
 fx_value fx_linear_dw(fx_graph *graph, fx_value dy, fx_value x, fx_linear_attr attr);
 
-/* x [..., O] + bias [O]: a bias apart from its product, where a sum over ranks lies between. F32 on CPUs. */
+/* x [..., O] + bias [O]: a bias apart from its product, where a sum over ranks lies between. */
 fx_value fx_add_bias(fx_graph *graph, fx_value x, fx_value bias);
 
 /* x [..., 2F] = gate | up -> silu(gate) * up [..., F] (Shazeer, arXiv:2002.05202). */

@@ -128,7 +128,7 @@ static fx_status run_kernel(const row *r, void *stream) {
   case BIAS:
   case GELU:
     return fx_cuda_run_flat(&args, FX_CUDA_BIAS_ACT, FX_BF16, n,
-                            FX_CUDA_ARGS(&g_y, &bias, &pre, &activation, &n, &cols));
+                            FX_CUDA_ARGS(&g_y, &g_y, &bias, &pre, &activation, &n, &cols));
   case GELU_GRAD:
     args.in[0] = &out, args.in[1] = &wide, args.out[0] = &out;
     return fx_act_grad_cuda(&args);

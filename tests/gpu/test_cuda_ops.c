@@ -11,6 +11,7 @@
 #include "dynamo_rt/ops/norm.h"
 #include "dynamo_rt/ops/optimizer.h"
 #include "dynamo_rt/ops/rope.h"
+#include "dynamo_rt/ops/vocab_shard.h"
 #include "tests/gpu/gpu_case.h"
 
 static fx_device *g_cpu, *g_gpu;
@@ -86,6 +87,14 @@ static void build_linear_conv1d(gpu_world *w) {
 }
 static void build_linear_bias(gpu_world *w) {
   build_linear(w, 1, FX_ACT_NONE, true);
+}
+
+static void build_add_bias(gpu_world *w) {
+  static const char *const names[] = {"dx", "db"};
+  fx_value x = world_elements(w, "x", fx_type_3d(FX_F32, 2, w->rows, w->cols), 1);
+  fx_value bias = world_elements(w, "b", fx_type_1d(FX_F32, w->cols), 1);
+  outputs_and_gradients(w, fx_add_bias(FX_AT(w->graph), x, bias), (fx_value[]){x, bias}, names, 2);
+  world_output(w, "x too", fx_add_bias(FX_AT(w->graph), fx_add(FX_AT(w->graph), x, x), bias)); /* in place */
 }
 
 static void build_swiglu(gpu_world *w) {
@@ -183,6 +192,59 @@ static void build_head_padded(gpu_world *w) {
 }
 static void build_head_whole(gpu_world *w) {
   build_head(w, 0, 8);
+}
+
+/* ---- embedding and head of ranks that share a vocabulary, all ranks in one graph ---- */
+
+enum { SHARDS = 3 };
+
+/* The last shard is mostly padding. */
+static void build_vocab_embedding(gpu_world *w) {
+  enum { SHARD = 64, VALID = 2 * SHARD + 11 };
+  static const char *const tables[] = {"table 0", "table 1", "table 2"}, *const ys[] = {"y 0", "y 1", "y 2"},
+                           *const grads[] = {"dtable 0", "dtable 1", "dtable 2"};
+  fx_value ids = world_integers(w, "ids", fx_type_2d(FX_I32, 1, w->rows), 0, VALID), dtable;
+  for (int s = 0; s < SHARDS; s++) {
+    fx_value table = world_elements(w, tables[s], fx_type_2d(FX_F32, SHARD, w->cols), 1);
+    fx_value y = fx_vocab_embedding(FX_AT(w->graph), ids, table, (fx_vocab_attr){s * SHARD, VALID});
+    CHECK_OK(fx_autograd(w->graph, weigh(w, y), &table, 1, &dtable));
+    world_output(w, ys[s], y);
+    world_output(w, grads[s], dtable);
+  }
+}
+
+/* cols: logits of a shard. Of the last one `valid` counts; with 0 it is nothing but padding. */
+static void build_vocab_head(gpu_world *w, int64_t last) {
+  static const char *const names[] = {"logits 0", "logits 1", "logits 2"}, *const grads[] = {"dlogits 0",
+                                                                                             "dlogits 1",
+                                                                                             "dlogits 2"};
+  int64_t valid = 2 * w->cols + last;
+  fx_value targets = world_integers(w, "targets", fx_type_1d(FX_I32, w->rows), -2, (int32_t)valid);
+  fx_value factor = world_number(w, "factor", 1.0f / (float)w->rows), scores[SHARDS], numbers[SHARDS],
+           x = world_elements(w, "x", fx_type_2d(FX_F32, w->rows, 16), 1);
+  for (int s = 0; s < SHARDS; s++) {
+    fx_value weight = world_elements(w, names[s], fx_type_2d(FX_F32, w->cols, 16), 1);
+    fx_value logits = fx_linear(FX_AT(w->graph), x, weight, FX_NONE, (fx_linear_attr){0, FX_ACT_NONE});
+    fx_vocab_row_numbers(FX_AT(w->graph), logits, targets, (fx_vocab_attr){s * w->cols, valid}, &scores[s],
+                         &numbers[s]);
+  }
+  fx_value all = fx_assemble_rows(FX_AT(w->graph), numbers, SHARDS);
+  for (int s = 0; s < SHARDS; s++) {
+    fx_value dlogits, nll;
+    fx_vocab_merge(FX_AT(w->graph), scores[s], all, targets, factor, (fx_vocab_attr){s * w->cols, valid}, s,
+                   &dlogits, &nll);
+    world_output(w, grads[s], dlogits);
+    if (s > 0) continue;
+    world_output(w, "nll", nll);
+    world_output(w, "loss", fx_vocab_loss(FX_AT(w->graph), nll, factor, x, x, x, x));
+  }
+}
+
+static void build_vocab_head_padded(gpu_world *w) {
+  build_vocab_head(w, w->cols - 7);
+}
+static void build_vocab_head_idle(gpu_world *w) {
+  build_vocab_head(w, 0);
 }
 
 static void build_dropout(gpu_world *w) {
@@ -288,6 +350,7 @@ static const op_case g_cases[] = {
     {"linear bias gelu", build_linear_gelu, 3e-6, 1e-2, {{33, 52}, {300, 104}}},
     {"linear in_out bias", build_linear_bias, 3e-6, 6e-3, {{33, 52}, {1500, 100}}},
     {"linear in_out bias gelu_tanh", build_linear_conv1d, 3e-6, 1e-2, {{33, 52}, {300, 100}}},
+    {"bias of its own", build_add_bias, 2e-6, 8e-3, {ODD_SHAPES}},
     {"swiglu", build_swiglu, 2e-6, 8e-3, {ODD_SHAPES}},
     {"rmsnorm", build_rmsnorm, 2e-6, 8e-3, {NORM_SHAPES}},
     {"layernorm", build_layernorm, 4e-6, 8e-3, {NORM_SHAPES}},
@@ -301,6 +364,9 @@ static const op_case g_cases[] = {
     {"head, padded", build_head_padded, 3e-6, 1e-2, {{130, 384}, {3, 384}, {257, 101}}},
     {"head, whole", build_head_whole, 3e-6, 1e-2, {{257, 2048}, {9, 50304}}},
     {"head, in chunks", build_head_whole, 3e-5, 1.2e-2, {{300, 530000}, {600, 530000}}},
+    {"vocabulary shards, embedding", build_vocab_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
+    {"vocabulary shards, head", build_vocab_head_padded, 3e-6, 1e-2, {{1, 128}, {257, 101}, {33, 16000}}},
+    {"vocabulary shards, one idle", build_vocab_head_idle, 3e-6, 1e-2, {{257, 384}}},
     {"dropout", build_dropout, 0, 4e-3, {ODD_SHAPES}},
     {"clip and adamw", build_update, 1e-6, 0, {{1, 1}}},
     {"adamw with snapshot", build_update_snapshot, 1e-6, 0, {{1, 1}}},

@@ -64,8 +64,9 @@ P
 check "compute in bfloat16" [ "$(field 'd["dtype"]')" = bfloat16 ]
 check "are 8 B" [ "$(field '8.0e9 < d["params"] < 8.1e9')" = True ]
 check "moments are an eighth" [ "$(field 'd["moment_bytes"] < d["params"] * 8 / 7.9')" = True ]
-check "tensor ranks on GPUs are refused" code 2 "$FLEXION" plan "$models/llama-8b.yaml" --gpu parallel.tensor=2 train.micro_batch_size=1
-check "with a sentence" says "$TMP/err" "parallel.tensor=2 is not available on GPUs yet"
+check "8 B parameters over 8 GPUs, 2 of them a tensor group" plan "$models/llama-8b.yaml" --gpu --ranks 8 parallel.zero=1 \
+  parallel.tensor=2 parallel.sequence=true train.micro_batch_size=1 train.global_batch_size=8 train.seq_length=4096
+check "hold half the weights, and of their fp32 masters an eighth" [ "$(field '0.99 < d["weight_bytes"] / (d["params"] * (2 / 2 + 4 / 8)) < 1.01')" = True ]
 check "ranks that do not divide" code 2 "$FLEXION" plan "$here/tiny.yaml" parallel.tensor=2 --ranks 3
 check "with a sentence" says "$TMP/err" "3 ranks do not divide into parallel.tensor=2"
 check "no ranks" code 2 "$FLEXION" plan "$here/tiny.yaml" --ranks none

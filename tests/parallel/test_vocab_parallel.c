@@ -48,7 +48,7 @@ static fx_status record(fx_graph *g, fx_comm *comm, const world *c, rank_memory 
   int64_t line = (int64_t)R * E;
   fx_value x = look(g, c->x, rows), w = look(g, c->w + attr.first * E, shard), nll, grads[2], dtable;
   fx_value factor = look(g, &k_factor, flat), targets = look(g, g_targets, fx_type_2d(FX_I32, B, T));
-  fx_value loss = fx_vocab_head_ce(FX_AT(g), comm, x, w, targets, factor, attr, &nll);
+  fx_value loss = fx_vocab_head_ce(FX_AT(g), comm, FX_BACKEND_CPU, x, w, targets, factor, attr, &nll);
   FX_TRY(fx_autograd(g, loss, (fx_value[]){x, w}, 2, grads));
   fx_store(FX_AT(g), look(g, &c->out->loss[comm->rank], flat), loss);
   fx_store(FX_AT(g), look(g, c->out->nll[comm->rank], fx_type_2d(FX_F32, B, T)), nll);

@@ -57,7 +57,7 @@ enum { LOGITS_BYTES = 64 << 20, MIN_CHUNK = 64 };
 
 /* Each chunk reads the head twice and, after the first, adds to its whole gradient: chunks of equal size, as
  * few as fit. (250 rows and 6 rows of GPT-2's vocabulary would read 600 MB for the 6.) */
-int64_t fx_head_chunk_rows(int64_t rows, int64_t vocab) {
+int64_t fx_head_chunk_rows_cpu(int64_t rows, int64_t vocab) {
   int64_t fit = fx_max_i64(MIN_CHUNK, LOGITS_BYTES / ((int64_t)sizeof(float) * vocab));
   return fx_max_i64(1, fx_ceil_div(rows, fx_max_i64(1, fx_ceil_div(rows, fit))));
 }
@@ -65,7 +65,7 @@ int64_t fx_head_chunk_rows(int64_t rows, int64_t vocab) {
 size_t fx_head_ce_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr, int threads) {
   (void)out, (void)attr, (void)threads;
   int64_t vocab = in[1]->dim[0];
-  return (size_t)(fx_head_chunk_rows(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
+  return (size_t)(fx_head_chunk_rows_cpu(fx_type_rows(in[0]), vocab) * vocab) * sizeof(float);
 }
 
 FX_ISA_CLONES float fx_row_max(const float *x, int64_t n) {
@@ -137,7 +137,7 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
 
 fx_status fx_head_ce_cpu(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), vocab = args->in[1]->type.dim[0];
-  int64_t step = fx_head_chunk_rows(rows, vocab), valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
+  int64_t step = fx_head_chunk_rows_cpu(rows, vocab), valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   const int32_t *targets = args->in[2]->data;
   if (valid == 0) valid = vocab;
   for (int64_t r = 0; r < rows; r++)

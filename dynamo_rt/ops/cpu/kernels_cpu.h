@@ -39,6 +39,11 @@ fx_status fx_rope_cpu(const fx_kernel_args *args);
 fx_status fx_embedding_cpu(const fx_kernel_args *args);
 fx_status fx_embedding_grad_cpu(const fx_kernel_args *args);
 fx_status fx_head_ce_cpu(const fx_kernel_args *args);
+fx_status fx_vocab_embedding_cpu(const fx_kernel_args *args);
+fx_status fx_vocab_embedding_grad_cpu(const fx_kernel_args *args);
+fx_status fx_vocab_numbers_cpu(const fx_kernel_args *args);
+fx_status fx_vocab_merge_cpu(const fx_kernel_args *args);
+fx_status fx_vocab_loss_cpu(const fx_kernel_args *args);
 fx_status fx_dropout_cpu(const fx_kernel_args *args);
 fx_status fx_squares_cpu(const fx_kernel_args *args);
 fx_status fx_clip_cpu(const fx_kernel_args *args);
@@ -49,8 +54,8 @@ fx_status fx_adamw_cpu(const fx_kernel_args *args);
 float fx_row_max(const float *x, int64_t n);
 float fx_row_exp(float *x, float m, int64_t n);
 void fx_row_scale(float *x, float s, int64_t n);
-/* Rows of logits that are worked on at once. */
-int64_t fx_head_chunk_rows(int64_t rows, int64_t vocab);
+/* fx_head_chunk_rows of the CPU. */
+int64_t fx_head_chunk_rows_cpu(int64_t rows, int64_t vocab);
 
 size_t fx_norm_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                   int threads);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Table lookup, its deterministic backward, dropout. */
 
-/* A group of blockDim.x threads copies rows, one after the other, and looks up the next id meanwhile; an id
- * outside the table leaves its row alone and is reported. */
+/* A group of blockDim.x threads copies rows, one after the other, and looks up the next id meanwhile. The
+ * table holds ids [first, first + held); of another id below vocab the row is zero, and one outside the
+ * vocabulary leaves its row alone and is reported. */
 KERNEL_RESIDENT(embedding, FLAT, 6)
-(const int *ids, const T *table, T *y, i64 rows, i64 vocab, i64 cols, fault *report) {
+(const int *ids, const T *table, T *y, i64 rows, i64 first, i64 held, i64 vocab, i64 cols, fault *report) {
   i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
   int vectors = aligned(table, y) && cols % VEC == 0 ? (int)(cols / VEC) : 0, group = (int)blockDim.x;
   int id = r < rows ? ids[r] : 0, next = 0;
@@ -14,16 +15,18 @@ KERNEL_RESIDENT(embedding, FLAT, 6)
       if (threadIdx.x == 0) tell(report, FAULT_ID, id, r, vocab);
       continue;
     }
-    const T *from = table + id * cols;
+    bool here = id >= first && id - first < held;
+    const T *from = table + (here ? id - first : 0) * cols;
     T *to = y + r * cols;
     for (int i = (int)threadIdx.x; i < vectors; i += 2 * group) {
       bool two = i + group < vectors;
-      uint4 a = load_vector(from + i * VEC), b;
-      if (two) b = load_vector(from + (i + group) * VEC);
+      uint4 a = make_uint4(0, 0, 0, 0), b = a;
+      if (here) a = load_vector(from + i * VEC);
+      if (here && two) b = load_vector(from + (i + group) * VEC);
       *(uint4 *)(to + i * VEC) = a;
       if (two) *(uint4 *)(to + (i + group) * VEC) = b;
     }
-    for (i64 i = vectors * VEC + threadIdx.x; i < cols; i += blockDim.x) to[i] = from[i];
+    for (i64 i = vectors * VEC + threadIdx.x; i < cols; i += blockDim.x) to[i] = here ? from[i] : T(0);
   }
 }
 

@@ -7,19 +7,30 @@
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/ops/cuda/gemm.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
+#include "dynamo_rt/ops/vocab_shard.h"
 
 static fx_cuda_fault *fault_of(const fx_kernel_args *args) {
   return ((const fx_cuda_context *)args->gemm)->fault;
 }
 
-fx_status fx_embedding_cuda(const fx_kernel_args *args) {
+/* The table holds ids [first, first + its rows) of a vocabulary. */
+static fx_status lookup(const fx_kernel_args *args, int64_t first, int64_t vocab) {
   enum { COLUMNS = 16, RESIDENT = 6 }; /* of a thread at a time; blocks a multiprocessor */
   void *ids = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
-  int64_t rows = fx_type_numel(&args->in[0]->type), vocab = args->in[1]->type.dim[0],
+  int64_t rows = fx_type_numel(&args->in[0]->type), held = args->in[1]->type.dim[0],
           cols = args->in[1]->type.dim[1];
   fx_cuda_fault *fault = fault_of(args);
   return fx_cuda_run_rows(args, FX_CUDA_EMBEDDING, args->in[1]->type.dtype, rows, cols, COLUMNS, RESIDENT,
-                          FX_CUDA_ARGS(&ids, &table, &y, &rows, &vocab, &cols, &fault));
+                          FX_CUDA_ARGS(&ids, &table, &y, &rows, &first, &held, &vocab, &cols, &fault));
+}
+
+fx_status fx_embedding_cuda(const fx_kernel_args *args) {
+  return lookup(args, 0, args->in[1]->type.dim[0]);
+}
+
+fx_status fx_vocab_embedding_cuda(const fx_kernel_args *args) {
+  const fx_vocab_attr *attr = args->attr;
+  return lookup(args, attr->first, attr->valid);
 }
 
 /* ---- its backward: places of each id in order (index.cu), then sums over them ---- */
@@ -53,9 +64,9 @@ size_t fx_embedding_grad_workspace_cuda(const fx_type *const *in, const fx_type 
   return grad_space_of(fx_type_numel(in[1]), out[0].dim[1]).bytes;
 }
 
-/* *keys, *rows: the n ids of args->in[1] sorted, and where each stood. */
-static fx_status sort_places(const fx_kernel_args *args, const grad_space *space, int64_t n, int vocab,
-                             void **keys, void **rows) {
+/* *keys, *rows: the n ids of args->in[1] less `first`, sorted, and where each stood. */
+static fx_status sort_places(const fx_kernel_args *args, const grad_space *space, int64_t n, int first,
+                             int vocab, void **keys, void **rows) {
   char *base = args->workspace;
   void *count = base + space->count;
   int64_t blocks = fx_ceil_div(n, SORT_CHUNK), counts = blocks * DIGITS;
@@ -65,18 +76,19 @@ static fx_status sort_places(const fx_kernel_args *args, const grad_space *space
   for (int shift = 0, side = 0; shift == 0 || vocab >> shift > 0; shift += DIGIT_BITS, side ^= 1) {
     void *keys_out = base + space->keys[side], *rows_out = base + space->rows[side];
     FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_COUNT, FX_F32, grid, block,
-                       FX_CUDA_ARGS(keys, &count, &n, &shift, &vocab)));
+                       FX_CUDA_ARGS(keys, &count, &n, &shift, &first, &vocab)));
     FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_SCAN, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
                        FX_CUDA_ARGS(&count, &counts)));
     FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_PLACE, FX_F32, grid, block,
-                       FX_CUDA_ARGS(keys, rows, &keys_out, &rows_out, &count, &n, &shift, &vocab)));
+                       FX_CUDA_ARGS(keys, rows, &keys_out, &rows_out, &count, &n, &shift, &first, &vocab)));
+    first = 0; /* taken off the keys of the next pass */
     *keys = keys_out;
     *rows = rows_out;
   }
   return FX_OK;
 }
 
-fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
+static fx_status lookup_grad(const fx_kernel_args *args, int first) {
   void *dy = args->in[0]->data, *dtable = args->out[0]->data, *keys, *rows;
   fx_dtype dtype = args->in[0]->type.dtype;
   int64_t n = fx_type_numel(&args->in[1]->type), cols = args->out[0]->type.dim[1];
@@ -87,7 +99,7 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
   int64_t wide = vectors ? 16 / (int64_t)fx_dtype_bytes(dtype) : 1, places = cols / wide;
   fx_cuda_dim block = {(unsigned)fx_min_i64(FX_CUDA_BLOCK, (places + 31) / 32 * 32), 1, 1};
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(n, RUN), (unsigned)fx_ceil_div(places, block.x), 1};
-  FX_TRY(sort_places(args, &space, n, vocab, &keys, &rows));
+  FX_TRY(sort_places(args, &space, n, first, vocab, &keys, &rows));
   if (!add) FX_TRY(fx_fill_cuda(args, 0.0f));
   FX_TRY(
       fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype, grid, block,
@@ -97,13 +109,21 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
                      FX_CUDA_ARGS(&keys, &dtable, &head, &tail, &n, &cols, &vocab, &add));
 }
 
+fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
+  return lookup_grad(args, 0);
+}
+
+fx_status fx_vocab_embedding_grad_cuda(const fx_kernel_args *args) {
+  return lookup_grad(args, (int)((const fx_vocab_attr *)args->attr)->first);
+}
+
 /* ---- head with cross-entropy ---- */
 
-enum { LOGITS_BYTES = 512 << 20, TILE_ROWS = 128 };
+enum { LOGITS_BYTES = 512 << 20, TILE_ROWS = 128, HEAD_THREADS = 512 /* of head.cu */ };
 
 /* Chunks of equal size, as few as keep the logits within LOGITS_BYTES, of whole tiles of the products where
  * that fits too. */
-static int64_t chunk_rows(int64_t rows, int64_t vocab, fx_dtype dtype) {
+int64_t fx_head_chunk_rows_cuda(int64_t rows, int64_t vocab, fx_dtype dtype) {
   int64_t fit = fx_max_i64(1, LOGITS_BYTES / ((int64_t)fx_dtype_bytes(dtype) * vocab));
   int64_t step = fx_ceil_div(rows, fx_max_i64(1, fx_ceil_div(rows, fit)));
   int64_t whole = fx_ceil_div(step, TILE_ROWS) * TILE_ROWS;
@@ -114,7 +134,7 @@ size_t fx_head_ce_workspace_cuda(const fx_type *const *in, const fx_type *out, c
                                  int threads) {
   (void)out, (void)attr, (void)threads;
   int64_t vocab = in[1]->dim[0];
-  return (size_t)(chunk_rows(fx_type_rows(in[0]), vocab, in[0]->dtype) * vocab) *
+  return (size_t)(fx_head_chunk_rows_cuda(fx_type_rows(in[0]), vocab, in[0]->dtype) * vocab) *
          fx_dtype_bytes(in[0]->dtype);
 }
 
@@ -136,7 +156,6 @@ typedef struct row_loss { /* of head.cu */
 } row_loss;
 
 fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows) {
-  enum { THREADS = 512 }; /* of head.cu */
   fx_dtype dtype = args->in[0]->type.dtype;
   void *logits = args->workspace;
   const int32_t *targets = (const int32_t *)args->in[2]->data + begin;
@@ -151,7 +170,7 @@ fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_
   int held = vectors && bytes <= fx_cuda_shared_limit(args);
   fx_cuda_fault *fault = fault_of(args);
   return fx_cuda_run_shared(args, FX_CUDA_CROSS_ENTROPY, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1},
-                            (fx_cuda_dim){THREADS, 1, 1}, held ? (unsigned)bytes : 0,
+                            (fx_cuda_dim){HEAD_THREADS, 1, 1}, held ? (unsigned)bytes : 0,
                             FX_CUDA_ARGS(&logits, &targets, &loss, &begin, &vectors, &held, &fault));
 }
 
@@ -175,10 +194,51 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
 
 fx_status fx_head_ce_cuda(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), vocab = args->in[1]->type.dim[0];
-  int64_t step = chunk_rows(rows, vocab, args->in[0]->type.dtype);
+  int64_t step = fx_head_chunk_rows_cuda(rows, vocab, args->in[0]->type.dtype);
   void *nll = args->out[0]->data, *factor = args->in[3]->data, *loss = args->out[1]->data;
   for (int64_t begin = 0; begin < rows; begin += step)
     FX_TRY(head_chunk(args, begin, fx_min_i64(step, rows - begin)));
+  return fx_cuda_run(args, FX_CUDA_SUM_NLL, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
+                     FX_CUDA_ARGS(&nll, &factor, &loss, &rows));
+}
+
+/* ---- head of a rank that holds some of the ids ---- */
+
+fx_status fx_vocab_numbers_cuda(const fx_kernel_args *args) {
+  const fx_vocab_attr *attr = args->attr;
+  fx_dtype dtype = args->in[0]->type.dtype;
+  void *logits = args->in[0]->data, *scores = args->out[0]->data, *targets = args->in[1]->data,
+       *numbers = args->out[1]->data;
+  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  int64_t counted = fx_vocab_counted(attr, cols), first = attr->first, valid = attr->valid;
+  int vectors = fx_cuda_rows_fit_vectors(dtype, cols, (const void *[]){logits}, 1);
+  fx_cuda_fault *fault = fault_of(args);
+  if (scores != logits) FX_TRY(fx_cuda_run_copy(args, scores, logits, fx_type_bytes(&args->in[0]->type)));
+  return fx_cuda_run(
+      args, FX_CUDA_VOCAB_NUMBERS, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1},
+      (fx_cuda_dim){HEAD_THREADS, 1, 1},
+      FX_CUDA_ARGS(&logits, &targets, &numbers, &cols, &counted, &first, &valid, &vectors, &fault));
+}
+
+fx_status fx_vocab_merge_cuda(const fx_kernel_args *args) {
+  const fx_vocab_attr *attr = &((const fx_vocab_merge_attr *)args->attr)->vocab;
+  fx_dtype dtype = args->in[0]->type.dtype;
+  void *scores = args->in[0]->data, *numbers = args->in[1]->data, *targets = args->in[2]->data,
+       *factor = args->in[3]->data, *nll = args->out[1]->data,
+       *grad = args->out[0] ? args->out[0]->data : NULL;
+  int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type);
+  int64_t counted = fx_vocab_counted(attr, cols), first = attr->first;
+  int ranks = (int)args->in[1]->type.dim[0];
+  int vectors = fx_cuda_rows_fit_vectors(dtype, cols, (const void *[]){scores, grad}, 2);
+  return fx_cuda_run(args, FX_CUDA_VOCAB_MERGE, dtype, (fx_cuda_dim){(unsigned)rows, 1, 1},
+                     (fx_cuda_dim){HEAD_THREADS, 1, 1},
+                     FX_CUDA_ARGS(&scores, &grad, &numbers, &targets, &factor, &nll, &rows, &cols, &counted,
+                                  &first, &ranks, &vectors));
+}
+
+fx_status fx_vocab_loss_cuda(const fx_kernel_args *args) {
+  void *nll = args->in[0]->data, *factor = args->in[1]->data, *loss = args->out[0]->data;
+  int64_t rows = fx_type_numel(&args->in[0]->type);
   return fx_cuda_run(args, FX_CUDA_SUM_NLL, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
                      FX_CUDA_ARGS(&nll, &factor, &loss, &rows));
 }

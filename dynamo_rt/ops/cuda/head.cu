@@ -41,7 +41,7 @@ __device__ inline void add_vector(tally &t, uint4 in, i64 col, i64 valid) {
 }
 
 /* factor (softmax - onehot) of the same columns */
-__device__ inline void give_vector(T *row, uint4 in, i64 col, i64 valid, int target, float most, float scale,
+__device__ inline void give_vector(T *row, uint4 in, i64 col, i64 valid, i64 target, float most, float scale,
                                    float factor) {
   float x[VEC];
   unpack(in, x);
@@ -61,11 +61,25 @@ __device__ inline void fetch(void *to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
 }
 
+/* A thread's part of the first `valid` columns of a row. */
+__device__ inline tally read_tally(const T *row, i64 valid) {
+  enum { STAGES = 4 };
+  i64 counted = (valid + VEC - 1) / VEC;
+  tally t = {low_limit(), 0.0f};
+  for (i64 first = threadIdx.x; first < counted; first += BLOCK * STAGES) {
+    uint4 in[STAGES];
+    for (int j = 0; j < STAGES; j++)
+      if (first + j * BLOCK < counted) in[j] = load_vector(row + (first + j * BLOCK) * VEC);
+    for (int j = 0; j < STAGES; j++)
+      if (first + j * BLOCK < counted) add_vector(t, in[j], (first + j * BLOCK) * VEC, valid);
+  }
+  return t;
+}
+
 /* A thread fetches its own columns and reads back no others, so that no barrier is needed. `held`: the row
  * fits shared memory; else both passes read it. */
 __device__ inline void row_of_vectors(const row_loss &l, T *row, i64 r, int target, bool held) {
   extern __shared__ uint4 copy[];
-  enum { STAGES = 4 };
   i64 vectors = l.vocab / VEC, counted = (l.valid + VEC - 1) / VEC;
   float picked = get(row + target);
   tally t = {low_limit(), 0.0f};
@@ -87,13 +101,7 @@ __device__ inline void row_of_vectors(const row_loss &l, T *row, i64 r, int targ
       add_vector(t, copy[i], i * VEC, l.valid);
     }
   } else {
-    for (i64 first = threadIdx.x; first < counted; first += BLOCK * STAGES) {
-      uint4 in[STAGES];
-      for (int j = 0; j < STAGES; j++)
-        if (first + j * BLOCK < counted) in[j] = load_vector(row + (first + j * BLOCK) * VEC);
-      for (int j = 0; j < STAGES; j++)
-        if (first + j * BLOCK < counted) add_vector(t, in[j], (first + j * BLOCK) * VEC, l.valid);
-    }
+    t = read_tally(row, l.valid);
   }
   t = block_tally(t); /* its barriers also keep `picked` before the writes below */
   if (threadIdx.x == 0) l.nll[r] = logf(t.sum) + (t.most - picked);
@@ -135,4 +143,63 @@ KERNEL_RESIDENT(cross_entropy, BLOCK, 3)
   if (target >= l.valid && threadIdx.x == 0) tell(report, FAULT_TARGET, target, first_row + r, l.valid);
   for (i64 i = threadIdx.x; l.grad && i < l.vocab; i += BLOCK) row[i] = 0;
   if (threadIdx.x == 0) l.nll[r] = 0.0f;
+}
+
+/* ---- of a rank that holds the columns of ids [first, first + cols), `counted` of them no padding ---- */
+
+enum { NUMBER_MAX, NUMBER_SUM, NUMBER_PICKED, NUMBERS };
+
+/* numbers [rows, NUMBERS]: maximum, sum of exp(logit - maximum), the target's logit (0: another rank has it)
+ */
+KERNEL(vocab_numbers, BLOCK)
+(const T *logits, const int *targets, float *numbers, i64 cols, i64 counted, i64 first, i64 valid,
+ int vectors, fault *report) {
+  i64 r = blockIdx.x, target = targets[r], place = target - first;
+  const T *row = logits + r * cols;
+  tally t = {low_limit(), 0.0f};
+  if (vectors) {
+    t = read_tally(row, counted);
+  } else {
+    for (i64 i = threadIdx.x; i < counted; i += BLOCK) t.most = fmaxf(t.most, get(row + i));
+    for (i64 i = threadIdx.x; i < counted; i += BLOCK) t.sum += exponential(get(row + i) - t.most);
+  }
+  t = block_tally(t);
+  if (threadIdx.x != 0) return;
+  if (target >= valid) tell(report, FAULT_TARGET, (int)target, r, valid);
+  float *mine = numbers + r * NUMBERS;
+  mine[NUMBER_MAX] = t.most;
+  mine[NUMBER_SUM] = t.sum;
+  mine[NUMBER_PICKED] = target >= 0 && place >= 0 && place < counted ? get(row + place) : 0.0f;
+}
+
+/* nll from the numbers [ranks, rows, NUMBERS] of all ranks; with grad [rows, cols], which may be the logits,
+ * factor (softmax - onehot), zero in the padding and in masked rows. */
+KERNEL(vocab_merge, BLOCK)
+(const T *logits, T *grad, const float *numbers, const int *targets, const float *factor, float *nll,
+ i64 rows, i64 cols, i64 counted, i64 first, int ranks, int vectors) {
+  i64 r = blockIdx.x, target = targets[r], place = target - first;
+  const T *row = logits + r * cols;
+  T *out = grad + r * cols;
+  if (target < 0) {
+    for (i64 i = threadIdx.x; grad && i < cols; i += BLOCK) out[i] = 0;
+    if (threadIdx.x == 0) nll[r] = 0.0f;
+    return;
+  }
+  float most = low_limit(), sum = 0.0f, picked = 0.0f;
+  for (int k = 0; k < ranks; k++) most = fmaxf(most, numbers[(k * rows + r) * NUMBERS + NUMBER_MAX]);
+  for (int k = 0; k < ranks; k++) {
+    const float *theirs = numbers + (k * rows + r) * NUMBERS;
+    sum += theirs[NUMBER_SUM] * expf(theirs[NUMBER_MAX] - most);
+    picked += theirs[NUMBER_PICKED];
+  }
+  if (threadIdx.x == 0) nll[r] = logf(sum) + (most - picked);
+  if (!grad) return;
+  float share = *factor, scale = share / sum;
+  i64 whole = vectors ? (counted + VEC - 1) / VEC : 0;
+  for (i64 i = threadIdx.x; i < whole; i += BLOCK)
+    give_vector(out, load_vector(row + i * VEC), i * VEC, counted, place, most, scale, share);
+  for (i64 i = whole * VEC + threadIdx.x; i < cols; i += BLOCK) {
+    float p = i < counted ? exponential(get(row + i) - most) * scale : 0.0f;
+    put(out + i, i == place ? p - share : p);
+  }
 }

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The places of every id in order of appearance: a stable radix sort of (id, place) by the id, one digit of 8
- * bits a pass. A block takes CHUNK places of a pass, a warp of it a range of them. Ids outside the vocabulary
- * sort as `vocab`, behind all others. */
+ * bits a pass. A block takes CHUNK places of a pass, a warp of it a range of them. Keys are ids less
+ * `first`; those outside [0, vocab) sort as `vocab`, behind all others. */
 
 enum { DIGITS = 256, BLOCK = 256, WARPS = BLOCK / WARP, CHUNK = 1024, WARP_KEYS = CHUNK / WARPS };
 
-__device__ inline int key_at(const int *keys, i64 i, int vocab) {
-  int key = keys[i];
+__device__ inline int key_at(const int *keys, i64 i, int first, int vocab) {
+  int key = keys[i] - first;
   return key < 0 || key >= vocab ? vocab : key;
 }
 
 /* count[digit * blocks + block] */
-SINGLE_KERNEL(index_count, BLOCK)(const int *keys, int *count, i64 n, int shift, int vocab) {
+SINGLE_KERNEL(index_count, BLOCK)(const int *keys, int *count, i64 n, int shift, int first, int vocab) {
   __shared__ int mine[DIGITS];
   i64 begin = (i64)blockIdx.x * CHUNK;
   mine[threadIdx.x] = 0;
   __syncthreads();
   for (int j = 0; j < CHUNK / BLOCK; j++) {
     i64 i = begin + j * BLOCK + threadIdx.x;
-    if (i < n) atomicAdd(&mine[key_at(keys, i, vocab) >> shift & (DIGITS - 1)], 1);
+    if (i < n) atomicAdd(&mine[key_at(keys, i, first, vocab) >> shift & (DIGITS - 1)], 1);
   }
   __syncthreads();
   count[(i64)threadIdx.x * gridDim.x + blockIdx.x] = mine[threadIdx.x];
@@ -59,7 +59,7 @@ SINGLE_KERNEL(index_scan, 1024)(int *count, i64 n) {
 /* rows: NULL in the first pass, where the place is the row. */
 SINGLE_KERNEL(index_place, BLOCK)
 (const int *keys, const int *rows, int *keys_out, int *rows_out, const int *count, i64 n, int shift,
- int vocab) {
+ int first, int vocab) {
   __shared__ int next[WARPS][DIGITS];
   int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   i64 begin = (i64)blockIdx.x * CHUNK + warp * WARP_KEYS;
@@ -68,7 +68,7 @@ SINGLE_KERNEL(index_place, BLOCK)
   __syncthreads();
   for (int j = 0; j < WARP_KEYS / WARP; j++) {
     i64 i = begin + j * WARP + lane;
-    key[j] = i < n ? key_at(keys, i, vocab) : -1;
+    key[j] = i < n ? key_at(keys, i, first, vocab) : -1;
     if (i < n) atomicAdd(&next[warp][key[j] >> shift & (DIGITS - 1)], 1);
   }
   __syncthreads();

@@ -40,6 +40,8 @@ extern "C" {
   X(EMBEDDING_JOIN, "embedding.cu", "embedding_join", SINGLE) \
   X(DROPOUT, "embedding.cu", "dropout", TYPED)                \
   X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
+  X(VOCAB_NUMBERS, "head.cu", "vocab_numbers", TYPED)         \
+  X(VOCAB_MERGE, "head.cu", "vocab_merge", TYPED)             \
   X(SUM_NLL, "reduce.cu", "sum_nll", SINGLE)                  \
   X(SQUARE_PARTIAL, "reduce.cu", "square_partial", SINGLE)    \
   X(SUM_SQUARES, "reduce.cu", "sum_squares", SINGLE)          \
@@ -120,6 +122,7 @@ fx_status fx_linear_cuda(const fx_kernel_args *args);
 fx_status fx_linear_dx_cuda(const fx_kernel_args *args);
 fx_status fx_linear_dx_act_cuda(const fx_kernel_args *args);
 fx_status fx_linear_dw_cuda(const fx_kernel_args *args);
+fx_status fx_add_bias_cuda(const fx_kernel_args *args);
 fx_status fx_act_grad_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_cuda(const fx_kernel_args *args);
 fx_status fx_swiglu_grad_cuda(const fx_kernel_args *args);
@@ -137,6 +140,13 @@ fx_status fx_embedding_grad_cuda(const fx_kernel_args *args);
 fx_status fx_head_ce_cuda(const fx_kernel_args *args);
 /* Its cross-entropy alone: the logits [rows, V] of rows [begin, begin + rows) lie in args->workspace. */
 fx_status fx_head_ce_rows_cuda(const fx_kernel_args *args, int64_t begin, int64_t rows);
+/* fx_head_chunk_rows of GPUs. */
+int64_t fx_head_chunk_rows_cuda(int64_t rows, int64_t vocab, fx_dtype dtype);
+fx_status fx_vocab_embedding_cuda(const fx_kernel_args *args);
+fx_status fx_vocab_embedding_grad_cuda(const fx_kernel_args *args);
+fx_status fx_vocab_numbers_cuda(const fx_kernel_args *args);
+fx_status fx_vocab_merge_cuda(const fx_kernel_args *args);
+fx_status fx_vocab_loss_cuda(const fx_kernel_args *args);
 fx_status fx_dropout_cuda(const fx_kernel_args *args);
 fx_status fx_squares_cuda(const fx_kernel_args *args);
 fx_status fx_clip_cuda(const fx_kernel_args *args);

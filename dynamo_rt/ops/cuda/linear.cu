@@ -28,12 +28,12 @@ __device__ inline float slope(float x, int activation) {
   return fmaf(x * s * (1.0f - s), du, s);
 }
 
-/* y holds the product: pre = y + bias; y = act(pre). bias and pre may be NULL. */
-KERNEL(bias_act, FLAT)(T *y, const T *bias, T *pre, int activation, i64 n, i64 cols) {
-  i64 vectors = aligned(y, bias, pre) && cols % VEC == 0 ? n / VEC : 0, width = cols / VEC;
+/* pre = product + bias; y = act(pre). bias and pre may be NULL, y may be the product. */
+KERNEL(bias_act, FLAT)(const T *product, T *y, const T *bias, T *pre, int activation, i64 n, i64 cols) {
+  i64 vectors = aligned(product, y, bias, pre) && cols % VEC == 0 ? n / VEC : 0, width = cols / VEC;
   for (i64 k = grid_index(); k < vectors; k += grid_stride()) {
     float x[VEC], b[VEC];
-    unpack(load_vector(y + k * VEC), x);
+    unpack(load_vector(product + k * VEC), x);
     if (bias) {
       unpack(load_vector(bias + k % width * VEC), b);
       for (int i = 0; i < VEC; i++) x[i] += b[i];
@@ -43,7 +43,7 @@ KERNEL(bias_act, FLAT)(T *y, const T *bias, T *pre, int activation, i64 n, i64 c
     store_vector(y + k * VEC, x);
   }
   for (i64 i = vectors * VEC + grid_index(); i < n; i += grid_stride()) {
-    float x = get(y + i) + (bias ? get(bias + i % cols) : 0.0f);
+    float x = get(product + i) + (bias ? get(bias + i % cols) : 0.0f);
     if (pre) put(pre + i, x);
     put(y + i, activate(x, activation));
   }

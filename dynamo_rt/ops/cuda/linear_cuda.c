@@ -44,7 +44,15 @@ fx_status fx_linear_cuda(const fx_kernel_args *args) {
   FX_TRY(multiply(args, &product));
   if (gelu || activation == FX_ACT_NONE) return FX_OK;
   return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, product.out, n,
-                          FX_CUDA_ARGS(&y, &bias, &pre, &activation, &n, &width_out));
+                          FX_CUDA_ARGS(&y, &y, &bias, &pre, &activation, &n, &width_out));
+}
+
+fx_status fx_add_bias_cuda(const fx_kernel_args *args) {
+  void *x = args->in[0]->data, *bias = args->in[1]->data, *y = args->out[0]->data, *pre = NULL;
+  int activation = FX_ACT_NONE;
+  int64_t n = fx_type_numel(&args->out[0]->type), cols = fx_type_cols(&args->out[0]->type);
+  return fx_cuda_run_flat(args, FX_CUDA_BIAS_ACT, args->out[0]->type.dtype, n,
+                          FX_CUDA_ARGS(&x, &y, &bias, &pre, &activation, &n, &cols));
 }
 
 static fx_cuda_product input_grad(const fx_kernel_args *args) {
