@@ -168,6 +168,74 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
     if (in[SINKS + i - 3] == FX_NONE) grads[i] = FX_NONE;
 }
 
+/* ---- backward of one chunk of keys, onto running sums ---- */
+
+enum { SUM_DQ = NUM_GRAD, SUM_DK, SUM_DV, NUM_ADD };
+_Static_assert((int)NUM_ADD <= (int)FX_MAX_IN, "more inputs than an op may have");
+
+static fx_status add_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  FX_TRY(grad_infer(in, &((const fx_attention_add_attr *)attr)->attention, out));
+  for (int i = 0; i < 3; i++) {
+    const fx_type *sum = in[SUM_DQ + i];
+    out[i].dtype = FX_F32;
+    if (sum && !fx_type_equal(sum, &out[i]))
+      return fx_error(FX_ERR_SHAPE, "a running sum is not float32 and shaped as what is added to it");
+  }
+  return FX_OK;
+}
+
+static const fx_op g_flex_attention_grad_add = {
+    .name = "flex_attention_grad_add",
+    .min_in = 3,
+    .max_in = NUM_ADD,
+    .num_out = FX_ATTENTION_GRADS,
+    .attr_bytes = sizeof(fx_attention_add_attr),
+    .bf16_cpu = true,
+    .effects = FX_EFFECT_MUTATES,
+    .optional_out = 0xff,
+    .must_alias = {1 + SUM_DQ, 1 + SUM_DK, 1 + SUM_DV},
+    .infer = add_infer,
+    .cost = grad_cost,
+    .workspace = fx_flex_attention_grad_add_workspace_cpu,
+    .workspace_cuda = fx_flex_attention_grad_workspace_cuda,
+    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_grad_add_cpu,
+               [FX_BACKEND_CUDA] = fx_flex_attention_grad_add_cuda},
+};
+
+static fx_value sum_like(fx_graph *graph, fx_value x) {
+  fx_type type = contiguous(fx_graph_type(graph, x));
+  return fx_empty(graph, fx_type_of(FX_F32, type.ndim, type.dim));
+}
+
+void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
+                                fx_value lse, fx_value dout, const fx_attention_inputs *inputs,
+                                fx_attention_attr attr, int32_t parts, bool first, fx_attention_sums *sums,
+                                fx_value params[FX_ATTENTION_PARAMS]) {
+  fx_attention_add_attr full;
+  fx_value in[NUM_ADD], grads[FX_ATTENTION_GRADS], *const sum[] = {&sums->dq, &sums->dk, &sums->dv};
+  if (fx_graph_status(graph) != FX_OK) return;
+  memset(&full, 0, sizeof full);
+  full.attention = attr;
+  full.parts = parts;
+  full.first = first;
+  common_inputs(q, k, v, inputs, true, in);
+  in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[GRAD_DLSE] = FX_NONE;
+  for (int i = 0; i < 3; i++) {
+    bool wanted = parts & (i == 0 ? FX_ATTENTION_OF_ROWS : FX_ATTENTION_OF_KEYS);
+    if (wanted && *sum[i] == FX_NONE) *sum[i] = sum_like(graph, in[i]);
+    in[SUM_DQ + i] = wanted ? *sum[i] : FX_NONE;
+  }
+  fx_graph_record(graph, &g_flex_attention_grad_add, &full, in, grads);
+  for (int i = 0; i < 3; i++)
+    if (in[SUM_DQ + i] != FX_NONE) *sum[i] = grads[i];
+  for (int i = 0; params && i < FX_ATTENTION_PARAMS; i++)
+    params[i] = in[SINKS + i] == FX_NONE ? FX_NONE : grads[3 + i];
+}
+
+bool fx_flex_attention_dq_apart(fx_backend backend) {
+  return backend == FX_BACKEND_CUDA;
+}
+
 /* ---- forward ---- */
 
 enum { RUNS_BACKWARD = NUM_COMMON, NUM_FORWARD };
@@ -233,9 +301,9 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
   fx_attention_running state = {FX_NONE, FX_NONE, FX_NONE};
   if (fx_graph_status(graph) != FX_OK) return state;
   fx_type type = *fx_graph_type(graph, q);
-  state.o = fx_fill(graph, fx_type_of(FX_F32, type.ndim, type.dim), 0.0f);
-  state.m = fx_fill(graph, lse_type(&type), 0.0f);
-  state.l = fx_fill(graph, lse_type(&type), 0.0f);
+  state.o = fx_empty(graph, fx_type_of(FX_F32, type.ndim, type.dim));
+  state.m = fx_empty(graph, lse_type(&type));
+  state.l = fx_empty(graph, lse_type(&type));
   return state;
 }
 

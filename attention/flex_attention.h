@@ -46,7 +46,10 @@ typedef struct fx_attention_attr {
   int32_t first_head, all_heads; /* q's heads are [first_head, first_head + H) of all_heads as expressions
                                     and masks count them; all_heads 0: they are all */
   int32_t ask_mask;              /* partial tiles ask the variant's mask; else limits say it all */
-  const fx_flex_variant *flex;   /* borrowed; NULL: plain scores */
+  int32_t dq_apart; /* dq has a kernel of its own (fx_flex_attention_dq_apart): it can run while dk and dv
+                       already travel */
+  int32_t reserved;
+  const fx_flex_variant *flex; /* borrowed; NULL: plain scores */
 } fx_attention_attr;
 
 /* Returns out; *lse (may be NULL) receives the other output. */
@@ -76,6 +79,23 @@ enum { FX_ATTENTION_GRADS = 4 + FX_VARIANT_MAX_TABLES };
 void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out, fx_value lse,
                             fx_value dout, fx_value dlse, const fx_attention_inputs *inputs,
                             fx_attention_attr attr, fx_value grads[FX_ATTENTION_GRADS]);
+
+/* The same, added to running sums in fp32, in place: dq [B, T_q, H, D], dk and dv [B, T_kv, K, D],
+ * contiguous. parts: FX_ATTENTION_OF_KEYS gives dk, dv and the parameters' gradients, FX_ATTENTION_OF_ROWS
+ * gives dq. With `first` the sums' content is ignored, and absent ones are made. The values after the
+ * addition replace those in *sums. params (may be NULL without OF_KEYS) receives dsinks and then the tables',
+ * of this chunk alone. */
+typedef struct fx_attention_sums {
+  fx_value dq, dk, dv;
+} fx_attention_sums;
+enum { FX_ATTENTION_OF_KEYS = 1, FX_ATTENTION_OF_ROWS = 2, FX_ATTENTION_PARAMS = FX_ATTENTION_GRADS - 3 };
+void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
+                                fx_value lse, fx_value dout, const fx_attention_inputs *inputs,
+                                fx_attention_attr attr, int32_t parts, bool first, fx_attention_sums *sums,
+                                fx_value params[FX_ATTENTION_PARAMS]);
+
+/* Whether a backend's kernels compute dq apart from dk and dv, without doing more work for that. */
+bool fx_flex_attention_dq_apart(fx_backend backend);
 
 /* Tile (rows, keys) in which runs must be built for the kernels of a backend at head dimension D. */
 void fx_flex_attention_tile(fx_backend backend, bool backward, int32_t D, int32_t tile[2]);

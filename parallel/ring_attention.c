@@ -73,18 +73,11 @@ static void unpack(fx_graph *graph, fx_value kv, sizes s, fx_value *k, fx_value 
   *v = fx_slice_heads(graph, kv, s.K * s.D, s.K, s.D);
 }
 
-/* Gradients go home as their own values: copies can be written straight into a larger gradient. */
-static void unpack_gradients(fx_graph *graph, fx_value dkv, sizes s, fx_value *din) {
-  fx_value dk, dv;
-  if (s.dtype != FX_F32) dkv = fx_cast(graph, dkv, s.dtype);
-  unpack(graph, dkv, s, &dk, &dv);
-  din[K] = fx_copy(graph, dk);
-  din[V] = fx_copy(graph, dv);
-}
-
-static fx_value widen(fx_graph *graph, fx_value x) {
-  if (fx_graph_status(graph) != FX_OK || fx_graph_type(graph, x)->dtype == FX_F32) return x;
-  return fx_cast(graph, x, FX_F32);
+/* The sums in the type of q, k and v. Copies can be written straight into a larger gradient. */
+static void give_gradients(fx_graph *graph, const fx_attention_sums *sums, sizes s, fx_value *din) {
+  const fx_value sum[] = {sums->dq, sums->dk, sums->dv};
+  for (int i = 0; i < 3; i++)
+    din[Q + i] = fx_copy(graph, s.dtype == FX_F32 ? sum[i] : fx_cast(graph, sum[i], s.dtype));
 }
 
 static fx_value sum_of(fx_graph *graph, fx_value sum, fx_value x) {
@@ -150,25 +143,48 @@ static fx_value allgather_forward(fx_graph *graph, const context_attr *a, fx_val
   return fx_flex_attention(graph, q, all_k, all_v, &all, a->attention, lse);
 }
 
+/* fp32 [B, size * T, K, D], a summand of every rank's gradient -> this rank's [B, T, K, D], summed. */
+static fx_value scatter_sum(fx_graph *graph, const context_attr *a, fx_value x, sizes s) {
+  int64_t size = a->comm->size;
+  x = exchange_dims(graph, x, s.B, size);
+  x = fx_reshape(graph, x, 4, (int64_t[]){size * s.B, s.T, s.K, s.D});
+  return fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, x);
+}
+
+/* Gradients of the parameters of a chunk, onto those of the chunks before. */
+static void add_params(fx_graph *graph, const fx_value *grads, fx_value *din) {
+  for (int i = 0; i < FX_ATTENTION_PARAMS; i++) din[SINKS + i] = sum_of(graph, din[SINKS + i], grads[i]);
+}
+
 static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
                                const fx_attention_inputs *inputs, fx_value *din) {
-  fx_value all_k, all_v, grads[FX_ATTENTION_GRADS];
-  sizes s = sizes_of(graph, in[K]), whole = s;
+  enum { KEYS = FX_ATTENTION_OF_KEYS, ROWS = FX_ATTENTION_OF_ROWS };
+  fx_value all_k, all_v, params[FX_ATTENTION_PARAMS];
+  fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
+  sizes s = sizes_of(graph, in[K]);
+  bool apart = a->attention.dq_apart;
   gather_keys(graph, a, in[K], in[V], s, &all_k, &all_v);
   fx_attention_inputs all = all_inputs(graph, a->comm, inputs, in[BLOCKS]);
-  fx_flex_attention_grad(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, FX_NONE, &all, a->attention,
-                         grads);
-  whole.T *= a->comm->size;
-  fx_value dkv = widen(graph, pack(graph, grads[1], grads[2], whole));
-  dkv = exchange_dims(graph, dkv, s.B, a->comm->size);
-  dkv = fx_reshape(graph, dkv, 3, (int64_t[]){a->comm->size * s.B, s.T, 2 * s.K * s.D});
-  unpack_gradients(graph, fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, dkv), s, din);
-  din[Q] = grads[0];
-  din[SINKS] = grads[3];
-  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) din[TABLE + t] = grads[4 + t];
+  fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, &all, a->attention,
+                             apart ? KEYS : KEYS | ROWS, true, &sums, params);
+  add_params(graph, params, din);
+  sums.dk = scatter_sum(graph, a, sums.dk, s); /* they travel while dq is computed */
+  sums.dv = scatter_sum(graph, a, sums.dv, s);
+  if (apart)
+    fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, &all, a->attention, ROWS,
+                               true, &sums, NULL);
+  give_gradients(graph, &sums, s, din);
 }
 
 /* ---- ring ---- */
+
+/* A hop of the backward. */
+typedef struct ring_step {
+  const fx_value *in; /* of the last node */
+  fx_value dout, k, v;
+  fx_attention_inputs inputs;
+  bool first;
+} ring_step;
 
 /* The keys of the next hop travel while this one is computed. */
 static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q, fx_value k, fx_value v,
@@ -187,29 +203,47 @@ static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q,
   return fx_flex_attention_finish(graph, state, inputs->sinks, dtype, lse);
 }
 
+/* Of a chunk of keys, onto what came with it: dk and dv, which then go on to the next rank (after the last
+ * hop that is the owner), and dq. Where dq has a kernel of its own it runs while they travel; else the sums
+ * are made apart from what travels, so that the kernel need not wait for it. */
+static void ring_chunk_gradients(fx_graph *graph, const context_attr *a, const ring_step *step,
+                                 fx_attention_sums *sums, fx_value *din) {
+  enum { KEYS = FX_ATTENTION_OF_KEYS, ROWS = FX_ATTENTION_OF_ROWS };
+  const fx_value *in = step->in;
+  fx_value params[FX_ATTENTION_PARAMS];
+  fx_attention_sums part = {FX_NONE, FX_NONE, FX_NONE};
+  bool apart = a->attention.dq_apart;
+  fx_flex_attention_grad_add(graph, in[Q], step->k, step->v, in[OUT], in[LSE], step->dout, &step->inputs,
+                             a->attention, apart ? KEYS : KEYS | ROWS, apart ? step->first : true,
+                             apart ? sums : &part, params);
+  add_params(graph, params, din);
+  sums->dk = pass_on(graph, a, sum_of(graph, sums->dk, part.dk));
+  sums->dv = pass_on(graph, a, sum_of(graph, sums->dv, part.dv));
+  if (!apart)
+    sums->dq = sum_of(graph, sums->dq, part.dq);
+  else
+    fx_flex_attention_grad_add(graph, in[Q], step->k, step->v, in[OUT], in[LSE], step->dout, &step->inputs,
+                               a->attention, ROWS, step->first, sums, NULL);
+}
+
 static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
                           const fx_attention_inputs *inputs, fx_value *din) {
   sizes s = sizes_of(graph, in[K]);
-  fx_value k = in[K], v = in[V], grads[FX_ATTENTION_GRADS], dq = FX_NONE, dkv = FX_NONE;
-  fx_value here = a->comm->size > 1 ? pack(graph, k, v, s) : FX_NONE;
+  fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
+  ring_step step = {.in = in, .dout = dout, .k = in[K], .v = in[V]};
+  fx_value here = a->comm->size > 1 ? pack(graph, step.k, step.v, s) : FX_NONE;
   for (int hop = 0; hop < a->comm->size; hop++) {
     fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
-    fx_attention_inputs chunk = chunk_inputs(graph, a->comm, inputs, in[BLOCKS], owner_at(a->comm, hop));
+    step.inputs = chunk_inputs(graph, a->comm, inputs, in[BLOCKS], owner_at(a->comm, hop));
+    step.first = hop == 0;
     if (hop > 0) {
-      unpack(graph, here, s, &k, &v);
-      chunk.sinks = FX_NONE; /* their gradient depends on the final lse only: taken once */
+      unpack(graph, here, s, &step.k, &step.v);
+      step.inputs.sinks = FX_NONE; /* their gradient depends on the final lse only: taken once */
     }
-    fx_flex_attention_grad(graph, in[Q], k, v, in[OUT], in[LSE], dout, FX_NONE, &chunk, a->attention, grads);
-    dkv = sum_of(graph, dkv, widen(graph, pack(graph, grads[1], grads[2], s)));
-    dkv = pass_on(graph, a, dkv); /* with its keys; after the last hop the next rank is the owner */
-    dq = sum_of(graph, dq, widen(graph, grads[0]));
-    if (hop == 0) din[SINKS] = grads[3];
-    for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++)
-      din[TABLE + t] = sum_of(graph, din[TABLE + t], grads[4 + t]);
+    ring_chunk_gradients(graph, a, &step, &sums, din);
     here = next;
   }
-  unpack_gradients(graph, dkv, s, din);
-  din[Q] = s.dtype == FX_F32 ? dq : fx_cast(graph, dq, s.dtype);
+  give_gradients(graph, &sums, s, din);
 }
 
 /* ---- the node that has the backward ---- */

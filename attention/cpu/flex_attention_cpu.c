@@ -3,6 +3,7 @@
 
 #include "attention/cpu/flash_bwd.h"
 #include "attention/cpu/flash_fwd.h"
+#include "dynamo_rt/base/memory.h"
 
 #include <string.h>
 
@@ -135,10 +136,31 @@ fx_status fx_flex_attention_cpu(const fx_kernel_args *args) {
   return fx_attention_cpu_forward(&forward);
 }
 
-fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
+/* ---- backward ---- */
+
+static size_t workspace(const fx_type *const *in, const fx_attention_attr *attr, fx_attention_pass pass,
+                        int threads) {
+  bound_shape bound;
+  bound.shape = plain_shape(in[Q], in[K], 1.0f, threads);
+  bind_program(attr->flex, attr->ask_mask, &bound);
+  bound.limits = (fx_limits){.Bm = attr->Bm, .Hm = attr->Hm};
+  bound.runs = (fx_runs){.Bm = attr->runs_Bm, .Hm = attr->runs_Hm};
+  if (attr->Bm > 0) bound.shape.limits = &bound.limits;
+  if (attr->runs_Bm > 0 && in[RUNS]) bound.shape.runs = &bound.runs;
+  return fx_attention_cpu_workspace(pass, &bound.shape, threads);
+}
+
+static fx_attention_out sum_out(const fx_type *like, float *data) {
+  int64_t head = like->dim[3], time = like->dim[2] * head;
+  return (fx_attention_out){data, like->dim[1] * time, time, head, FX_F32};
+}
+
+/* gradient: dq, dk, dv */
+static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *attr,
+                          const fx_attention_out gradient[3]) {
   enum { OUT = FIRST_OWN, LSE, DOUT, DLSE };
   bound_shape bound;
-  FX_TRY(bind_shape(args, args->attr, FX_ATTENTION_BACKWARD, &bound));
+  FX_TRY(bind_shape(args, attr, FX_ATTENTION_BACKWARD, &bound));
   float *tables[FX_ATTENTION_MAX_BUFFERS] = {NULL};
   fx_attention_backward backward = {.shape = bound.shape,
                                     .q = view_in(args->in[Q]),
@@ -148,15 +170,14 @@ fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
                                     .dout = view_in(args->in[DOUT]),
                                     .lse = args->in[LSE]->data,
                                     .dlse = args->in[DLSE] ? args->in[DLSE]->data : NULL,
-                                    .dq = view_out(args->out[0]),
-                                    .dk = view_out(args->out[1]),
-                                    .dv = view_out(args->out[2]),
+                                    .dq = gradient[0],
+                                    .dk = gradient[1],
+                                    .dv = gradient[2],
                                     .workspace = args->workspace};
   if (args->in[SINKS] && args->out[3]) {
     backward.sinks = args->in[SINKS]->data;
     backward.dsinks = args->out[3]->data;
   }
-  const fx_attention_attr *attr = args->attr;
   for (int32_t t = 0; t < fx_flex_num_tables(attr->flex); t++) {
     if (!args->out[4 + t]) continue;
     tables[attr->flex->variant->tables[t].buffer] = args->out[4 + t]->data;
@@ -164,6 +185,50 @@ fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
   }
   return fx_attention_cpu_backward(&backward);
 }
+
+fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
+  fx_attention_out gradient[3];
+  for (int i = 0; i < 3; i++) gradient[i] = view_out(args->out[i]);
+  return backward(args, args->attr, gradient);
+}
+
+/* Whether the kernel writes sum i itself; else it writes to the workspace, and what is wanted is added. */
+static bool writes_sum(const fx_attention_add_attr *attr, int i) {
+  return attr->first && attr->parts & (i == 0 ? FX_ATTENTION_OF_ROWS : FX_ATTENTION_OF_KEYS);
+}
+
+size_t fx_flex_attention_grad_add_workspace_cpu(const fx_type *const *in, const fx_type *out,
+                                                const void *attr, int threads) {
+  size_t floats = 0;
+  (void)out;
+  for (int i = 0; i < 3; i++)
+    if (!writes_sum(attr, i)) floats += (size_t)fx_type_numel(in[i]);
+  return fx_align_up(workspace(in, attr, FX_ATTENTION_BACKWARD, threads), FX_ALIGN) + floats * sizeof(float);
+}
+
+fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args) {
+  const fx_attention_add_attr *attr = args->attr;
+  fx_attention_out gradient[3];
+  const fx_type *in[FIRST_OWN] = {NULL};
+  for (int i = 0; i < FIRST_OWN; i++)
+    if (args->in[i]) in[i] = &args->in[i]->type;
+  size_t used = workspace(in, &attr->attention, FX_ATTENTION_BACKWARD, args->threads);
+  float *own = (float *)args->workspace + fx_align_up(used, FX_ALIGN) / sizeof(float);
+  for (int i = 0; i < 3; i++) {
+    bool direct = writes_sum(attr, i);
+    gradient[i] = sum_out(in[i], direct ? args->out[i]->data : own);
+    if (!direct) own += fx_type_numel(in[i]);
+  }
+  FX_TRY(backward(args, &attr->attention, gradient));
+  for (int i = 0; i < 3 && !attr->first; i++) {
+    float *sum = args->out[i] ? args->out[i]->data : NULL;
+    const float *part = gradient[i].data;
+    for (int64_t n = 0; sum && n < fx_type_numel(in[i]); n++) sum[n] += part[n];
+  }
+  return FX_OK;
+}
+
+/* ---- one chunk of keys at a time ---- */
 
 fx_status fx_flex_attention_partial_cpu(const fx_kernel_args *args) {
   const fx_attention_partial_attr *attr = args->attr;
@@ -186,18 +251,6 @@ fx_status fx_flex_attention_finish_cpu(const fx_kernel_args *args) {
   fx_attention_state state = {.o = view_out(args->in[0]), .m = args->in[1]->data, .l = args->in[2]->data};
   return fx_attention_cpu_finalize(&shape, &state, args->in[3] ? args->in[3]->data : NULL,
                                    view_out(args->out[0]), args->out[1]->data);
-}
-
-static size_t workspace(const fx_type *const *in, const fx_attention_attr *attr, fx_attention_pass pass,
-                        int threads) {
-  bound_shape bound;
-  bound.shape = plain_shape(in[Q], in[K], 1.0f, threads);
-  bind_program(attr->flex, attr->ask_mask, &bound);
-  bound.limits = (fx_limits){.Bm = attr->Bm, .Hm = attr->Hm};
-  bound.runs = (fx_runs){.Bm = attr->runs_Bm, .Hm = attr->runs_Hm};
-  if (attr->Bm > 0) bound.shape.limits = &bound.limits;
-  if (attr->runs_Bm > 0 && in[RUNS]) bound.shape.runs = &bound.runs;
-  return fx_attention_cpu_workspace(pass, &bound.shape, threads);
 }
 
 size_t fx_flex_attention_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,

@@ -10,14 +10,23 @@ typedef struct fx_attention_partial_attr {
   int64_t first;
 } fx_attention_partial_attr;
 
+typedef struct fx_attention_add_attr {
+  fx_attention_attr attention;
+  int32_t parts, first;
+} fx_attention_add_attr;
+
 fx_status fx_flex_attention_cpu(const fx_kernel_args *args);
 fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args);
+/* Computes all parts and adds those that are wanted: of use where dq does not come apart. */
+fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args);
 fx_status fx_flex_attention_partial_cpu(const fx_kernel_args *args);
 fx_status fx_flex_attention_finish_cpu(const fx_kernel_args *args);
 size_t fx_flex_attention_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                        int threads);
 size_t fx_flex_attention_grad_workspace_cpu(const fx_type *const *in, const fx_type *out, const void *attr,
                                             int threads);
+size_t fx_flex_attention_grad_add_workspace_cpu(const fx_type *const *in, const fx_type *out,
+                                                const void *attr, int threads);
 void fx_flex_attention_tile_cpu(bool backward, int32_t D, int32_t tile[2]);
 
 #endif

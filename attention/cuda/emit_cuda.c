@@ -57,7 +57,7 @@ static void float_literal(FILE *out, float value) {
 }
 
 static void name(FILE *out, const fx_code *code, int32_t i) {
-  static const char *const variables[FX_EX_VAR_COUNT] = {"score", "h", "q", "kv"};
+  static const char *const variables[FX_EX_VAR_COUNT] = {"score", "(args->first_head + h)", "q", "kv"};
   const fx_code_instr *instr = &code->instr[i];
   if (instr->op == FX_EX_CONST && instr->type == FX_EX_FLOAT)
     float_literal(out, instr->value.f);

@@ -26,10 +26,11 @@ typedef struct fx_flash_buffer {
 
 typedef struct fx_flash_args {
   fx_flash_view q, k, v, out;
-  fx_flash_view dout, dq, dk, dv; /* backward */
+  fx_flash_view dout, dq, dk, dv; /* backward; dq, dk, dv are float where they are sums */
   int32_t B, T_q, T_kv, H, K, Tpad;
   float scale;
-  int32_t first; /* partial: the running state's content is ignored */
+  int32_t first;      /* partial and sums: the content of the running state is ignored */
+  int32_t first_head; /* number of head 0 among those that expressions count */
   /* limits, or NULL: [R][limits_Bm][limits_Hm][Tpad] */
   const int32_t *lo, *hi;
   int32_t limits_Bm, limits_Hm;

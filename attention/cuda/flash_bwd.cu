@@ -139,10 +139,7 @@ FX_DEVICE void store_keys(const fx_flash_args *args, const fx_flash_view *view, 
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int32_t row = key + lane / 4 + 8 * r;
-    if (row >= args->T_kv) continue;
-    elem *to = at(view, b, head, row) + column + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < DH; n++) store_pair(to + n * 8, acc[n][2 * r] * factor, acc[n][2 * r + 1] * factor);
+    if (row < args->T_kv) give_row(args, view, b, head, row, column + lane % 4 * 2, factor, acc, r);
   }
 }
 
@@ -250,10 +247,6 @@ extern "C" __global__ void __launch_bounds__(128) flex_bwd_rows(const __grid_con
     if (STAGES == 2) stage ^= 1;
   }
   load_wait<0>();
-  for (int r = 0; r < 2; r++) {
-    if (t + 8 * r >= a.T_q) continue;
-    elem *to = at(&a.dq, b, h, t + 8 * r) + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < DB; n++) store_pair(to + n * 8, dq[n][2 * r] * a.scale, dq[n][2 * r + 1] * a.scale);
-  }
+  for (int r = 0; r < 2; r++)
+    if (t + 8 * r < a.T_q) give_row(args, &a.dq, b, h, t + 8 * r, threadIdx.x % 4 * 2, a.scale, dq, r);
 }

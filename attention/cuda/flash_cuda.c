@@ -104,7 +104,7 @@ fx_status fx_flash_source(const fx_flash_key *key, const char *arch, char **sour
   char *variant = NULL, *text = NULL;
   size_t size = 0;
   int type = key->dtype == FX_F32 ? 0 : key->dtype == FX_BF16 ? 1 : 2;
-  bool backward = key->pass == FX_FLASH_BACKWARD;
+  bool backward = fx_flash_is_backward(key->pass);
   const fx_flash_plan *plans[FX_FLASH_PARTS];
   FX_TRY(fx_emit_cuda(key->variant, &variant));
   FILE *out = open_memstream(&text, &size);
@@ -112,9 +112,9 @@ fx_status fx_flash_source(const fx_flash_key *key, const char *arch, char **sour
     free(variant);
     return fx_error(FX_ERR_MEMORY, "no memory for generated code");
   }
-  fprintf(out,
-          "#define FX_D %d\n#define FX_TYPE %d\n#define FX_R %d\n#define FX_ASK %d\n#define FX_PARTIAL %d\n",
-          key->D, type, key->R, key->ask, key->pass == FX_FLASH_PARTIAL);
+  fprintf(
+      out, "#define FX_D %d\n#define FX_TYPE %d\n#define FX_R %d\n#define FX_ASK %d\n#define FX_PARTIAL %d\n",
+      key->D, type, key->R, key->ask, key->pass == FX_FLASH_PARTIAL || key->pass == FX_FLASH_BACKWARD_ADD);
   fputs("#pragma nv_diag_suppress 177\n" /* functions that this kernel does not use */
         "typedef signed char int8_t;\ntypedef int int32_t;\ntypedef unsigned uint32_t;\n"
         "typedef long long int64_t;\ntypedef unsigned long long uint64_t;\n",
@@ -141,7 +141,7 @@ fx_status fx_flash_cubin(const fx_flash_key *key, const char *arch, fx_cache_ima
   FX_TRY(fx_flash_key_check(key));
   FX_TRY(fx_flash_source(key, arch, &source));
   fx_status status = fx_nvrtc_compile(
-      source, key->pass == FX_FLASH_BACKWARD ? "flash_bwd.cu" : "flash_fwd.cu", arch, options, 1, out);
+      source, fx_flash_is_backward(key->pass) ? "flash_bwd.cu" : "flash_fwd.cu", arch, options, 1, out);
   free(source);
   return status;
 }
@@ -194,7 +194,7 @@ static void destroy_modules(void *first) {
 
 static fx_status load_functions(fx_flash_module *module) {
   for (int i = 0; i < KERNEL_COUNT; i++) {
-    if (g_kernels[i].backward != (module->id.pass == FX_FLASH_BACKWARD)) continue;
+    if (g_kernels[i].backward != fx_flash_is_backward((fx_flash_pass)module->id.pass)) continue;
     FX_TRY(fx_cuda_module_function(module->loaded, g_kernels[i].name, &module->function[i]));
     if (module->shared[i] > 0)
       FX_TRY(fx_cuda_function_allow_shared(&module->function[i], (int)module->shared[i]));
@@ -274,6 +274,7 @@ static fx_status maps_of(const fx_flash_module *module, const fx_flash_args *arg
   if (module->id.pass == FX_FLASH_FORWARD)
     return map_of(module, args, &args->out, args->T_q, args->H, &maps->out);
   FX_TRY(map_of(module, args, &args->dout, args->T_q, args->H, &maps->dout));
+  if (module->id.pass == FX_FLASH_BACKWARD_ADD) return FX_OK; /* its results are sums in fp32 */
   FX_TRY(map_of(module, args, &args->dq, args->T_q, args->H, &maps->dq));
   FX_TRY(map_of(module, args, &args->dk, args->T_kv, args->K, &maps->dk));
   return map_of(module, args, &args->dv, args->T_kv, args->K, &maps->dv);
@@ -313,31 +314,31 @@ fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *ar
   return launch(module, KERNEL_FINISH, grid_of(args->Tpad, 4, args->H, args->B), 128, &all, stream);
 }
 
-static fx_status backward_mma(const fx_flash_module *module, const launch_args *args, void *stream) {
+static fx_status key_blocks(const fx_flash_module *module, const launch_args *args, void *stream) {
   const fx_flash_args *flash = args->flash;
-  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, grid_of(flash->T_kv, FX_FLASH_TILE, flash->K, flash->B),
-                module->id.D > 128 ? 256 : 128, args, stream));
-  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, FX_FLASH_TILE, flash->H, flash->B), 128, args,
-                stream);
+  const fx_flash_plan *plan = module->plan[FX_FLASH_KEYS];
+  fx_cuda_dim grid = grid_of(flash->T_kv, plan ? plan->groups * 64 : FX_FLASH_TILE, flash->K, flash->B);
+  unsigned threads = plan ? (unsigned)plan->groups * 128 : module->id.D > 128 ? 256 : 128;
+  if (plan) grid = (fx_cuda_dim){grid.y, grid.z, grid.x};
+  return launch(module, KERNEL_KEY_BLOCKS, grid, threads, args, stream);
 }
 
-static fx_status backward_hopper(const fx_flash_module *module, launch_args *args, void *stream) {
+static fx_status row_blocks(const fx_flash_module *module, const launch_args *args, void *stream) {
   const fx_flash_args *flash = args->flash;
-  const fx_flash_plan *keys = module->plan[FX_FLASH_KEYS], *rows = module->plan[FX_FLASH_ROWS];
-  fx_cuda_dim grid = grid_of(flash->T_kv, keys->groups * 64, flash->K, flash->B);
-  FX_TRY(maps_of(module, flash, &args->maps));
-  FX_TRY(launch(module, KERNEL_KEY_BLOCKS, (fx_cuda_dim){grid.y, grid.z, grid.x},
-                (unsigned)keys->groups * 128, args, stream));
-  return launch(module, KERNEL_ROW_BLOCKS, grid_of(flash->T_q, rows->groups * 64, flash->H, flash->B),
-                (unsigned)rows->groups * 128, args, stream);
+  const fx_flash_plan *plan = module->plan[FX_FLASH_ROWS];
+  return launch(module, KERNEL_ROW_BLOCKS,
+                grid_of(flash->T_q, plan ? plan->groups * 64 : FX_FLASH_TILE, flash->H, flash->B),
+                plan ? (unsigned)plan->groups * 128 : 128, args, stream);
 }
 
-fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, void *stream) {
+fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, bool keys, bool rows,
+                            void *stream) {
   launch_args all = {.flash = args};
   FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
                 stream));
   if (args->dsinks)
     FX_TRY(launch(module, KERNEL_SINKS, (fx_cuda_dim){(unsigned)args->H, 1, 1}, 256, &all, stream));
-  return module->plan[FX_FLASH_KEYS] ? backward_hopper(module, &all, stream)
-                                     : backward_mma(module, &all, stream);
+  if (module->plan[FX_FLASH_KEYS]) FX_TRY(maps_of(module, args, &all.maps));
+  if (keys) FX_TRY(key_blocks(module, &all, stream));
+  return rows ? row_blocks(module, &all, stream) : FX_OK;
 }

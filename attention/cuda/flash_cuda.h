@@ -20,7 +20,16 @@
 extern "C" {
 #endif
 
-typedef enum fx_flash_pass { FX_FLASH_FORWARD, FX_FLASH_PARTIAL, FX_FLASH_BACKWARD } fx_flash_pass;
+typedef enum fx_flash_pass {
+  FX_FLASH_FORWARD,
+  FX_FLASH_PARTIAL, /* a forward that merges into a running state in fp32 */
+  FX_FLASH_BACKWARD,
+  FX_FLASH_BACKWARD_ADD /* a backward that adds to running sums in fp32 */
+} fx_flash_pass;
+
+static inline bool fx_flash_is_backward(fx_flash_pass pass) {
+  return pass >= FX_FLASH_BACKWARD;
+}
 
 typedef struct fx_flash_key {
   const fx_variant *variant; /* borrowed; NULL: plain scores */
@@ -51,11 +60,13 @@ fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key
                               const fx_flash_module **out);
 
 /* Asynchronous on `stream`; allocate nothing. forward: also the partial pass. backward fills lse2, delta and
- * span, then dsinks (where wanted), dk, dv, dq; gradients of tables must have been cleared. finish: `q` is
+ * span, then dsinks (where wanted), dk and dv with `keys`, dq with `rows`; gradients of tables must have been
+ * cleared. finish: `q` is
  * the fp32 state, of a FORWARD module. */
 fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *args, void *stream);
 fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *args, void *stream);
-fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, void *stream);
+fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, bool keys, bool rows,
+                            void *stream);
 
 #ifdef __cplusplus
 }

@@ -68,6 +68,40 @@ FX_DEVICE elem *at(const fx_flash_view *view, int32_t b, int32_t head, int32_t t
   return (elem *)view->data + b * view->batch + head * view->head + t * view->time;
 }
 
+/* Row t of a result, times `factor`: a thread's pairs of columns `column` + 8 n, from half `half` of its part
+ * of the tile. Rounded to their place, or onto a running sum in fp32: a few pairs at a time, so that what is
+ * read fits the registers. */
+template <int COUNT>
+FX_DEVICE void give_row(const fx_flash_args *args, const fx_flash_view *view, int32_t b, int32_t head,
+                        int32_t t, int32_t column, float factor, const float (&acc)[COUNT][4], int half) {
+#if FX_PARTIAL
+  enum { AT_ONCE = 4 };
+  float *sum = (float *)view->data + b * view->batch + head * view->head + t * view->time + column;
+#pragma unroll
+  for (int first = 0; first < COUNT; first += AT_ONCE) {
+    float lo[AT_ONCE] = {}, hi[AT_ONCE] = {};
+    if (!args->first)
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; n++)
+        asm volatile("ld.global.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(lo[n]), "=f"(hi[n])
+                     : "l"(sum + (first + n) * 8)
+                     : "memory");
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++)
+      asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(sum + (first + n) * 8),
+                   "f"(lo[n] + acc[first + n][2 * half] * factor),
+                   "f"(hi[n] + acc[first + n][2 * half + 1] * factor)
+                   : "memory");
+  }
+#else
+  elem *to = at(view, b, head, t) + column;
+#pragma unroll
+  for (int n = 0; n < COUNT; n++)
+    store_pair(to + n * 8, acc[n][2 * half] * factor, acc[n][2 * half + 1] * factor);
+#endif
+}
+
 FX_DEVICE uint32_t shared_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
 }

@@ -94,12 +94,8 @@ static void bind_variant(const fx_kernel_args *args, const fx_attention_attr *at
 
 static fx_status bind(const fx_kernel_args *args, const fx_attention_attr *attr, bool backward,
                       fx_flash_args *out) {
-  if (attr->all_heads && attr->all_heads != args->in[Q]->type.dim[2] && variant_of(attr))
-    return fx_error(
-        FX_ERR_UNSUPPORTED,
-        "attention on CUDA: an expression inside the kernels counts heads from 0 and cannot have a "
-        "part of them; use parallel.tensor=1");
   bind_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, out);
+  out->first_head = attr->first_head;
   FX_TRY(view_of(args->in[Q], "q", &out->q));
   FX_TRY(view_of(args->in[K], "k", &out->k));
   FX_TRY(view_of(args->in[V], "v", &out->v));
@@ -197,31 +193,50 @@ static fx_status bind_tables(const fx_kernel_args *args, const fx_attention_attr
   return FX_OK;
 }
 
-fx_status fx_flex_attention_grad_cuda(const fx_kernel_args *args) {
+/* All but where dq, dk and dv go. */
+static fx_status bind_backward(const fx_kernel_args *args, const fx_attention_attr *attr,
+                               fx_flash_args *out) {
   enum { OUT = FIRST_OWN, LSE, DOUT, DLSE };
-  const fx_attention_attr *attr = args->attr;
+  FX_TRY(bind(args, attr, true, out));
+  FX_TRY(view_of(args->in[OUT], "out", &out->out));
+  FX_TRY(view_of(args->in[DOUT], "the gradient of out", &out->dout));
+  int64_t words = rows_words(&args->in[Q]->type);
+  out->lse = args->in[LSE]->data;
+  out->dlse = data_or_null(args->in[DLSE]);
+  out->lse2 = args->workspace;
+  out->delta = out->lse2 + words;
+  out->span = (int32_t *)(out->delta + words);
+  if (args->in[SINKS] && args->out[3]) {
+    out->sinks = args->in[SINKS]->data;
+    out->dsinks = args->out[3]->data;
+  }
+  return bind_tables(args, attr, out);
+}
+
+static fx_status run_backward(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_pass pass,
+                              int32_t parts, int32_t first) {
+  static const char *const names[] = {"the gradient of q", "the gradient of k", "the gradient of v"};
   const fx_flash_module *module = NULL;
   fx_flash_args flash;
-  fx_flash_key key = key_of(args, attr, FX_FLASH_BACKWARD);
+  fx_flash_key key = key_of(args, attr, pass);
   FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
-  FX_TRY(bind(args, attr, true, &flash));
-  FX_TRY(view_of(args->in[OUT], "out", &flash.out));
-  FX_TRY(view_of(args->in[DOUT], "the gradient of out", &flash.dout));
-  FX_TRY(view_of(args->out[0], "the gradient of q", &flash.dq));
-  FX_TRY(view_of(args->out[1], "the gradient of k", &flash.dk));
-  FX_TRY(view_of(args->out[2], "the gradient of v", &flash.dv));
-  int64_t words = rows_words(&args->in[Q]->type);
-  flash.lse = args->in[LSE]->data;
-  flash.dlse = data_or_null(args->in[DLSE]);
-  flash.lse2 = args->workspace;
-  flash.delta = flash.lse2 + words;
-  flash.span = (int32_t *)(flash.delta + words);
-  if (args->in[SINKS] && args->out[3]) {
-    flash.sinks = args->in[SINKS]->data;
-    flash.dsinks = args->out[3]->data;
-  }
-  FX_TRY(bind_tables(args, attr, &flash));
-  return fx_flash_backward(module, &flash, args->stream);
+  FX_TRY(bind_backward(args, attr, &flash));
+  fx_flash_view *const gradient[] = {&flash.dq, &flash.dk, &flash.dv};
+  for (int i = 0; i < 3; i++)
+    if (parts & (i == 0 ? FX_ATTENTION_OF_ROWS : FX_ATTENTION_OF_KEYS))
+      FX_TRY(view_of(args->out[i], names[i], gradient[i]));
+  flash.first = first;
+  return fx_flash_backward(module, &flash, parts & FX_ATTENTION_OF_KEYS, parts & FX_ATTENTION_OF_ROWS,
+                           args->stream);
+}
+
+fx_status fx_flex_attention_grad_cuda(const fx_kernel_args *args) {
+  return run_backward(args, args->attr, FX_FLASH_BACKWARD, FX_ATTENTION_OF_KEYS | FX_ATTENTION_OF_ROWS, 0);
+}
+
+fx_status fx_flex_attention_grad_add_cuda(const fx_kernel_args *args) {
+  const fx_attention_add_attr *attr = args->attr;
+  return run_backward(args, &attr->attention, FX_FLASH_BACKWARD_ADD, attr->parts, attr->first);
 }
 
 void fx_flex_attention_tile_cuda(bool backward, int32_t D, int32_t tile[2]) {

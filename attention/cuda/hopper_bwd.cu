@@ -23,6 +23,23 @@ FX_DEVICE void add_product(float (&acc)[DB][4], const uint32_t (&p)[NB / 2][4], 
   wgmma_commit();
 }
 
+/* 64 rows from t on of a gradient, times `factor`, as far as there are `length`; all threads of a warpgroup.
+ * `from`: as in store_tile. */
+FX_DEVICE void give_tile(const fx_flash_args *args, const fx_flash_view *view, const fx_flash_map *map,
+                         int32_t b, int32_t head, int32_t t, int32_t length, uint32_t from, float factor,
+                         const float (&acc)[DB][4]) {
+#if FX_PARTIAL
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int32_t row = t + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * r;
+    if (row < length) give_row(args, view, b, head, row, threadIdx.x % 4 * 2, factor, acc, r);
+  }
+#else
+  const float both[2] = {factor, factor};
+  store_tile(map, b, head, t, from, both, acc);
+#endif
+}
+
 #if FX_KEYS
 /* ---- dK, dV ---- */
 
@@ -220,9 +237,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     if (count > 0) keys_walk(&c, &at, count, dk, dv);
     __syncthreads();
   }
-  const float scale[2] = {a.scale, a.scale}, one[2] = {1.0f, 1.0f};
-  store_tile(&maps.dk, b, head, c.key, c.k, scale, dk);
-  store_tile(&maps.dv, b, head, c.key, c.v, one, dv);
+  give_tile(&a, &a.dk, &maps.dk, b, head, c.key, a.T_kv, c.k, a.scale, dk);
+  give_tile(&a, &a.dv, &maps.dv, b, head, c.key, a.T_kv, c.v, 1.0f, dv);
 }
 #else
 /* ---- dQ ---- */
@@ -362,7 +378,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     if (count > 0) rows_walk(&c, &at, count, dq);
     __syncthreads();
   }
-  const float scale[2] = {a.scale, a.scale};
-  store_tile(&maps.dq, b, h, (block * FX_GROUPS + group) * 64, c.q, scale, dq);
+  give_tile(&a, &a.dq, &maps.dq, b, h, (block * FX_GROUPS + group) * 64, a.T_q, c.q, a.scale, dq);
 }
 #endif

@@ -159,6 +159,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
   for (int32_t i = 0; i < fx_config_num_variants(config); i++) {
     setup->num_kinds++;
     FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
+    setup->kind[i].attr.dq_apart = fx_flex_attention_dq_apart(backend);
   }
   plan_context(setup, config);
   *out = setup;

@@ -205,6 +205,32 @@ fx_value fx_fill(fx_graph *graph, fx_type type, float number) {
   return fx_graph_record(graph, &g_fill, &attr, (fx_value[FX_MAX_IN]){FX_NONE}, NULL);
 }
 
+/* ---- empty ---- */
+
+static fx_status empty_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)in;
+  out[0] = *(const fx_type *)attr;
+  return FX_OK;
+}
+
+static fx_status empty_kernel(const fx_kernel_args *args) {
+  (void)args;
+  return FX_OK;
+}
+
+static const fx_op g_empty = {
+    .name = "empty",
+    .num_out = 1,
+    .attr_bytes = sizeof(fx_type),
+    .bf16_cpu = true,
+    .infer = empty_infer,
+    .kernel = {[FX_BACKEND_CPU] = empty_kernel, [FX_BACKEND_CUDA] = empty_kernel},
+};
+
+fx_value fx_empty(fx_graph *graph, fx_type type) {
+  return fx_graph_record(graph, &g_empty, &type, (fx_value[FX_MAX_IN]){FX_NONE}, NULL);
+}
+
 bool fx_is_fill(const fx_graph *graph, fx_value value, float number) {
   int32_t node = fx_value_is(graph, value) ? graph->values[value].node : -1;
   return node >= 0 && graph->nodes[node].op == &g_fill &&

@@ -25,6 +25,8 @@ fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype);
 
 /* F32 tensor of one number everywhere. */
 fx_value fx_fill(fx_graph *graph, fx_type type, float number);
+/* Storage without content, for an op that defines it in place. */
+fx_value fx_empty(fx_graph *graph, fx_type type);
 /* Whether value is a fx_fill of exactly `number`. */
 bool fx_is_fill(const fx_graph *graph, fx_value value, float number);
 

@@ -68,8 +68,8 @@ static fx_variant *named_variant(const char *name) {
   return variant;
 }
 
-/* The same of the kernels on wgmma, whose registers are given by their plan: {plain or limits, any variant};
- * and whether their products may run one by one (flash_policy.c says why). */
+/* The same of the kernels on wgmma, whose registers are given by their plan: {plain or limits, any variant or
+ * sums in place}; and whether their products may run one by one (flash_policy.c says why). */
 static const struct {
   const char *kernel;
   int32_t D;
@@ -102,7 +102,7 @@ static void check_mma(const job *j) {
   while (g_dims[d] != j->key.D) d++;
   for (size_t i = 0; i < sizeof g_bounds / sizeof g_bounds[0]; i++) {
     const bound *most = &g_bounds[i];
-    if (most->backward != (j->key.pass == FX_FLASH_BACKWARD)) continue;
+    if (most->backward != fx_flash_is_backward(j->key.pass)) continue;
     cubin_usage got = cubin_usage_of(&j->image, most->kernel);
     int registers = most->of[d][type].registers, stack = most->of[d][type].stack;
     CHECK_MSG(got.registers > 0 && got.registers <= registers && got.stack >= 0 && got.stack <= stack,
@@ -116,10 +116,10 @@ static void check_hopper(const job *j) {
   int seen = 0;
   for (size_t i = 0; i < sizeof g_hopper / sizeof g_hopper[0]; i++) {
     bool forward = strcmp(g_hopper[i].kernel, "flex_fwd") == 0;
-    if (g_hopper[i].D != j->key.D || forward == (j->key.pass == FX_FLASH_BACKWARD)) continue;
+    if (g_hopper[i].D != j->key.D || forward == fx_flash_is_backward(j->key.pass)) continue;
     cubin_usage got = cubin_usage_of(&j->image, g_hopper[i].kernel);
     cubin_wgmma wgmma = cubin_wgmma_of(&j->image, g_hopper[i].kernel);
-    int stack = g_hopper[i].stack[j->key.variant != NULL];
+    int stack = g_hopper[i].stack[j->key.variant != NULL || j->key.pass == FX_FLASH_BACKWARD_ADD];
     seen++;
     CHECK_MSG(got.stack >= 0 && got.stack <= stack,
               "%s, %s, D %d, R %d, ask %d: %s has %d bytes of stack, at most %d", j->name,
@@ -130,7 +130,7 @@ static void check_hopper(const job *j) {
               fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, g_hopper[i].kernel, wgmma.products,
               wgmma.marks);
   }
-  CHECK(seen == (j->key.pass == FX_FLASH_BACKWARD ? 2 : 1));
+  CHECK(seen == (fx_flash_is_backward(j->key.pass) ? 2 : 1));
 }
 
 static void run_jobs(void) {
@@ -146,7 +146,7 @@ static void run_jobs(void) {
     if (!CHECK_MSG(j->status == FX_OK, "%s, D %d, %s: %s", j->name, j->key.D, j->arch, j->error)) continue;
     bool hopper = fx_flash_plans(&j->key, j->arch, plans);
     CHECK(hopper == (strcmp(j->arch, "sm_90a") == 0 && j->key.dtype != FX_F32 &&
-                     (j->key.D != 256 || j->key.pass != FX_FLASH_BACKWARD)));
+                     (j->key.D != 256 || !fx_flash_is_backward(j->key.pass))));
     if (hopper)
       check_hopper(j);
     else
@@ -179,19 +179,20 @@ static void named_variants(void) {
 }
 
 /* All head dimensions and types with limits (fp32 on either architecture, fp16 where it is on wgmma); in
- * bfloat16 also the partial pass, limits of two intervals or none, a scale of any sign, and a variant with a
- * costly score. */
+ * bfloat16 also the passes that add in place, limits of two intervals or none, a scale of any sign, and a
+ * variant with a costly score. */
 static void shapes(void) {
   static const fx_dtype dtypes[] = {FX_F32, FX_BF16, FX_F16};
   fx_variant *softcap = named_variant("softcap");
   for (int d = 0; d < 4; d++)
-    for (int pass = FX_FLASH_FORWARD; pass <= FX_FLASH_BACKWARD; pass++) {
+    for (int pass = FX_FLASH_FORWARD; pass <= FX_FLASH_BACKWARD_ADD; pass++) {
       fx_flash_key key = {.pass = (fx_flash_pass)pass, .D = g_dims[d], .R = 1};
+      bool in_place = pass == FX_FLASH_PARTIAL || pass == FX_FLASH_BACKWARD_ADD;
       for (int t = 0; t < 3; t++) {
         key.dtype = dtypes[t];
-        if (pass != FX_FLASH_PARTIAL || t == 1) add_jobs(key, "limits", t == 1 ? 3 : t == 2 ? 2 : 1 << d % 2);
+        if (!in_place || t == 1) add_jobs(key, "limits", t == 1 ? 3 : t == 2 ? 2 : 1 << d % 2);
       }
-      if (pass == FX_FLASH_PARTIAL) continue;
+      if (in_place) continue;
       key.dtype = FX_BF16, key.R = 2 * (d % 2);
       add_jobs(key, "plain, or limits of two intervals", 2);
       key.R = 1, key.variant = softcap;

@@ -110,7 +110,7 @@ static fx_status forward(void *bench_, void *stream) {
 }
 static fx_status backward(void *bench_, void *stream) {
   const bench *b = bench_;
-  return fx_flash_backward(b->module[1], &b->args, stream);
+  return fx_flash_backward(b->module[1], &b->args, true, true, stream);
 }
 
 static int ascending(const void *a, const void *b) {

@@ -19,9 +19,10 @@ typedef struct shared_problem {
   const flex_case *c;
   const char *attention, *exchange;
   int ranks;
-  bool bf16;                                     /* q, k, v and everything in between */
-  fx_trace *trace;                               /* of rank 0, or NULL */
-  flex_results *got;                             /* whole arrays; every rank writes its rows */
+  bool apart;        /* as on a GPU: dq after dk and dv, all of them sums in place */
+  bool bf16;         /* q, k, v and everything in between */
+  fx_trace *trace;   /* of rank 0, or NULL */
+  flex_results *got; /* whole arrays; every rank writes its rows */
   float *dsink[MOST_RANKS], *dtable[MOST_RANKS]; /* each rank's share */
   int32_t *blocks[MOST_RANKS];                   /* what each rank took the assignment to be */
   size_t arena[MOST_RANKS];
@@ -81,6 +82,7 @@ static void record(fx_graph *g, const shared_problem *p, const fx_attention_setu
   fx_attention_inputs in = fx_attention_no_inputs();
   fx_attention_attr attr = kind->attr;
   attr.scale = 1.0f / sqrtf((float)p->c->D);
+  attr.dq_apart = p->apart;
   in.limits = flex_field(g, s, memory, kind->limits);
   in.runs = flex_field(g, s, memory, kind->runs);
   in.runs_backward = flex_field(g, s, memory, kind->runs < 0 ? -1 : kind->runs + 1);
@@ -326,11 +328,17 @@ static void all_ways(problem *p, const char *attention, const int *ranks, int co
   const fx_variant *variant = setup->kind[0].flex->variant;
   reference ref = reference_solve(&p->c, variant);
   for (int i = 0; i < count; i++)
-    for (int e = 0; e < 2; e++) {
+    for (int e = 0; e < 4; e++) {
       flex_results got = {0};
       char what[400];
-      snprintf(what, sizeof what, "%s, %d ranks, %s", attention, ranks[i], k_exchanges[e]);
-      if (solve(&p->c, attention, k_exchanges[e], ranks[i], &got)) compare(&p->c, variant, &got, &ref, what);
+      shared_problem way = {.c = &p->c,
+                            .attention = attention,
+                            .exchange = k_exchanges[e % 2],
+                            .ranks = ranks[i],
+                            .apart = e >= 2};
+      snprintf(what, sizeof what, "%s, %d ranks, %s%s", attention, ranks[i], way.exchange,
+               way.apart ? ", dq apart" : "");
+      if (solve_with(way, &got)) compare(&p->c, variant, &got, &ref, what);
       flex_results_free(&got);
     }
   reference_free(&ref);
