@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `flexion bench step|gemm|comm|attention CONFIG`: how fast this machine runs a configuration, against what
- * it could at best. */
+/* `flexion bench step|gemm|comm|attention|context CONFIG`: how fast this machine runs a configuration,
+ * against what it could at best. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -11,18 +11,20 @@
 #include "core/bench/gemm.h"
 #include "core/bench/step.h"
 #include "launch/commands.h"
+#include "launch/ranks.h"
 #include "launch/report.h"
-#include "parallel/comm/mpi/bootstrap.h"
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench step CONFIG [key=value...] [--steps N] [--snapshot] [--json]\n"
         "       flexion bench gemm CONFIG [key=value...] [--json]\n"
         "       flexion bench comm CONFIG [key=value...] [--json]\n"
         "       flexion bench attention CONFIG [key=value...] [...]; see flexion bench attention --help\n"
+        "       flexion bench context CONFIG [key=value...] [...]; see flexion bench context --help\n"
         "\n"
         "step: a training step on random tokens; gemm: the matrix products of that step; comm: the "
         "collectives\n"
-        "between ranks (start it with launch/run.sh -np N); attention: the op.\n"
+        "between ranks (start it with launch/run.sh -np N); attention: the op; context: the op shared by "
+        "ranks.\n"
         "\n"
         "One process, one micro-batch a step; times are medians, rates of ops those of their best step. "
         "Bounds are\n"
@@ -82,13 +84,6 @@ static void put_int(json_t *row, const char *key, int64_t value) {
   json_object_set_new(row, key, json_integer(value));
 }
 
-static void print_json(json_t *row) {
-  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (text) printf("%s\n", text);
-  free(text);
-  json_decref(row);
-}
-
 static int bench_step(const fx_config *config, int steps, bool snapshot, bool json) {
   fx_bench_step_report r;
   fx_status status = fx_bench_step(config, steps, snapshot, &r);
@@ -123,7 +118,7 @@ static int bench_step(const fx_config *config, int steps, bool snapshot, bool js
   put_int(row, "snapshot_bytes", r.memory.snapshot);
   put_int(row, "planned_bytes", fx_memory_planned(&r.memory));
   put_int(row, "peak_bytes", r.peak_bytes);
-  print_json(row);
+  fx_print_json(row);
   return 0;
 }
 
@@ -155,13 +150,13 @@ static int bench_gemm(const fx_config *config, bool json) {
   put(all, "bound_gflops", r.bounds.gflops);
   json_object_set_new(all, "products", rows);
   if (json)
-    print_json(all);
+    fx_print_json(all);
   else
     json_decref(all);
   return 0;
 }
 
-static void print_comm(const fx_bench_comm_report *r, bool json) {
+static void print_comm_report(const fx_bench_comm_report *r, bool json) {
   json_t *rows = json_array();
   printf("%d ranks, %s, %s; a rank's own copy moves %.1f GB/s\n\n", r->ranks, r->transport, r->device,
          r->copy_gbps);
@@ -183,23 +178,30 @@ static void print_comm(const fx_bench_comm_report *r, bool json) {
   put(all, "copy_gbps", r->copy_gbps);
   json_object_set_new(all, "collectives", rows);
   if (json)
-    print_json(all);
+    fx_print_json(all);
   else
     json_decref(all);
 }
 
+typedef struct comm_measurement {
+  const fx_config *config;
+  fx_bench_comm_report report;
+  bool json;
+} comm_measurement;
+
+static fx_status measure_comm(fx_control *control, void *measurement) {
+  comm_measurement *m = measurement;
+  return fx_bench_comm(m->config, control, &m->report);
+}
+
+static void print_comm(const void *measurement) {
+  const comm_measurement *m = measurement;
+  print_comm_report(&m->report, m->json);
+}
+
 static int bench_comm(const fx_config *config, bool json) {
-  fx_control *control = NULL;
-  fx_bench_comm_report r;
-  fx_status status = fx_mpi_bootstrap(NULL, NULL, &control);
-  if (status != FX_OK) return fx_report(status);
-  status = fx_bench_comm(config, control, &r);
-  int rank = control->rank, code = fx_status_exit_code(status);
-  if (status == FX_OK && rank == 0) print_comm(&r, json);
-  if (status != FX_OK && rank == 0) fx_report(status);
-  fx_control_destroy(control);
-  fx_mpi_finalize();
-  return code;
+  comm_measurement m = {.config = config, .json = json};
+  return fx_measure_on_ranks(measure_comm, print_comm, &m);
 }
 
 typedef enum subject { STEP, GEMM, COMM, SUBJECTS } subject;
@@ -212,6 +214,7 @@ int fx_cmd_bench(int argc, char **argv) {
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
   if (argc > 1 && strcmp(argv[1], "attention") == 0) return fx_cmd_bench_attention(argc - 1, argv + 1);
+  if (argc > 1 && strcmp(argv[1], "context") == 0) return fx_cmd_bench_context(argc - 1, argv + 1);
   bool json = false, snapshot = false;
   long steps = 10;
   char *end = "";
@@ -242,9 +245,10 @@ int fx_cmd_bench(int argc, char **argv) {
   int what = 0;
   while (what < SUBJECTS && (optind >= argc || strcmp(argv[optind], g_subjects[what]) != 0)) what++;
   if (what == SUBJECTS)
-    return fx_report(fx_error(FX_ERR_USAGE,
-                              "bench expects step, gemm, comm or attention, got %s; see flexion bench --help",
-                              optind < argc ? argv[optind] : "nothing"));
+    return fx_report(
+        fx_error(FX_ERR_USAGE,
+                 "bench expects step, gemm, comm, attention or context, got %s; see flexion bench --help",
+                 optind < argc ? argv[optind] : "nothing"));
   if (what != STEP && snapshot)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));

@@ -4,19 +4,14 @@
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/bench/attention.h"
 #include "launch/commands.h"
+#include "launch/layer_options.h"
 #include "launch/report.h"
 
 enum { DEFAULT_STEPS = 7 };
-
-typedef struct arguments {
-  fx_bench_attention_options options;
-  bool json;
-} arguments;
 
 static void print_usage(FILE *stream) {
   fputs("usage: flexion bench attention CONFIG [key=value...] [--length N] [--batch B] [--documents MEAN] "
@@ -28,80 +23,14 @@ static void print_usage(FILE *stream) {
         "machine's GEMM library in the same run. GFLOP/s count visible pairs only: 4 D a pair and head "
         "forward, 10 D\n"
         "backward. Documents, turns and tokens are made up; no data is read.\n"
-        "\n"
-        "  --length N        positions (default train.seq_length)\n"
-        "  --batch B         samples (default 1)\n"
-        "  --documents MEAN  tokens a document has on average, packed into the sequence (default: one "
-        "document)\n"
-        "  --seed S          of what is made up (default 1)\n"
-        "  --dtype TYPE      float32 or bfloat16: q, k, v, out and their gradients (default bfloat16 on a "
-        "GPU, else\n"
-        "                    float32)\n"
-        "  --layer L         layer, from 0 (default 0)\n"
-        "  --memory          bytes beyond inputs and outputs, at half the length and at the length\n"
+        "\n",
+        stream);
+  fx_layer_arguments_explain(stream);
+  fputs("  --memory          bytes beyond inputs and outputs, at half the length and at the length\n"
         "  --steps N         steps to time (default 7; with --memory 1)\n"
         "  --json            one JSON object on the last line\n"
         "  --help            this text\n",
         stream);
-}
-
-/* ---- arguments ---- */
-
-static fx_status read_number(const char *option, int64_t least, int64_t *value) {
-  char *end;
-  long long number = strtoll(optarg, &end, 10);
-  if (end == optarg || *end || number < least)
-    return fx_error(FX_ERR_USAGE,
-                    "--%s takes a number from %lld, got \"%s\"; see flexion bench attention --help", option,
-                    (long long)least, optarg);
-  *value = number;
-  return FX_OK;
-}
-
-static fx_status read_dtype(fx_dtype *dtype) {
-  if (strcmp(optarg, "float32") == 0)
-    *dtype = FX_F32;
-  else if (strcmp(optarg, "bfloat16") == 0)
-    *dtype = FX_BF16;
-  else
-    return fx_error(FX_ERR_USAGE, "--dtype takes float32 or bfloat16, got \"%s\"", optarg);
-  return FX_OK;
-}
-
-static fx_status read_option(int option, const char *word, arguments *a) {
-  int64_t number = 0;
-  fx_status status;
-  switch (option) {
-  case 'n':
-    return read_number("length", 1, &a->options.length);
-  case 'b':
-    return read_number("batch", 1, &a->options.batch);
-  case 'd':
-    return read_number("documents", 1, &a->options.documents);
-  case 'l':
-    return read_number("layer", 0, &a->options.layer);
-  case 's':
-    status = read_number("seed", 0, &number);
-    a->options.seed = (uint64_t)number;
-    return status;
-  case 't':
-    return read_dtype(&a->options.dtype);
-  case 'i':
-    status = read_number("steps", 1, &number);
-    a->options.steps = number > INT32_MAX ? INT32_MAX : (int)number;
-    return status;
-  case 'm':
-    a->options.memory = true;
-    return FX_OK;
-  case 'j':
-    a->json = true;
-    return FX_OK;
-  default:
-    return fx_error(FX_ERR_USAGE,
-                    "bench attention does not know the option %s, or it lacks its value; see flexion bench "
-                    "attention --help",
-                    word);
-  }
 }
 
 /* ---- output ---- */
@@ -127,7 +56,7 @@ static void print_memory(const fx_bench_attention_memory *m) {
          mib(m->peak_bytes - m->io_bytes));
 }
 
-static void print_report(const fx_bench_attention_report *r, const arguments *a) {
+static void print_report(const fx_bench_attention_report *r, const fx_layer_arguments *a) {
   char where[80];
   if (r->gpu)
     snprintf(where, sizeof where, "%s", r->device);
@@ -150,7 +79,7 @@ static void print_report(const fx_bench_attention_report *r, const arguments *a)
   printf("%-10s %10.3f %10.1f            %s, %s, %lld x %lld x %lld\n", "product", r->gemm_ms, r->gemm_gflops,
          r->provider, fx_dtype_name(r->gpu ? r->dtype : FX_F32), (long long)r->gemm_size,
          (long long)r->gemm_size, (long long)r->gemm_size);
-  if (!a->options.memory) return;
+  if (!a->memory) return;
   printf("\nmemory, MiB; the peak is %s growth from before the inputs were allocated\n",
          r->gpu ? "the GPU's" : "VmHWM's");
   printf("%10s %12s %12s %12s %12s %12s %12s\n", "length", "in and out", "workspace", "mask", "lse", "peak",
@@ -166,7 +95,7 @@ static json_t *memory_json(const fx_bench_attention_memory *m) {
                    (json_int_t)m->peak_bytes);
 }
 
-static void print_json(const fx_bench_attention_report *r, const arguments *a) {
+static void print_json(const fx_bench_attention_report *r, const fx_layer_arguments *a) {
   static const char *const kernels[] = {"none", "compiled", "interpreted"};
   json_t *row =
       json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "forward_ms", r->forward_ms, "backward_ms",
@@ -183,19 +112,17 @@ static void print_json(const fx_bench_attention_report *r, const arguments *a) {
   if (row && more && memory) {
     json_object_update(row, more);
     json_object_update(row, memory);
-    if (a->options.memory) json_object_set_new(row, "half", memory_json(&r->half));
+    if (a->memory) json_object_set_new(row, "half", memory_json(&r->half));
   }
-  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (text) printf("%s\n", text);
-  free(text);
+  fx_print_json(row);
   json_decref(memory);
   json_decref(more);
-  json_decref(row);
 }
 
-static int measure(const fx_config *config, const arguments *a) {
+static int measure(const fx_config *config, const fx_layer_arguments *a) {
   fx_bench_attention_report r;
-  fx_status status = fx_bench_attention(config, &a->options, &r);
+  fx_status status =
+      fx_bench_attention(config, &(fx_bench_attention_options){.layer = a->options, .memory = a->memory}, &r);
   if (status != FX_OK) return fx_report(status);
   print_report(&r, a);
   if (a->json) print_json(&r, a);
@@ -203,31 +130,16 @@ static int measure(const fx_config *config, const arguments *a) {
 }
 
 int fx_cmd_bench_attention(int argc, char **argv) {
-  static const struct option options[] = {{"length", required_argument, NULL, 'n'},
-                                          {"batch", required_argument, NULL, 'b'},
-                                          {"documents", required_argument, NULL, 'd'},
-                                          {"layer", required_argument, NULL, 'l'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"dtype", required_argument, NULL, 't'},
-                                          {"steps", required_argument, NULL, 'i'},
-                                          {"memory", no_argument, NULL, 'm'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-  arguments a = {.options = {.batch = 1, .seed = 1, .dtype = FX_DTYPE_COUNT}};
-  optind = 0;
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return fx_report(status);
+  fx_layer_arguments a = {.command = "bench attention", .takes_memory = true};
+  fx_status status = fx_layer_arguments_read(argc, argv, &a);
+  if (status != FX_OK) return fx_report(status);
+  if (a.help) {
+    print_usage(stdout);
+    return fx_flush_output(0);
   }
-  if (a.options.steps == 0) a.options.steps = a.options.memory ? 1 : DEFAULT_STEPS;
+  if (a.options.steps == 0) a.options.steps = a.memory ? 1 : DEFAULT_STEPS;
   fx_config *config = NULL;
-  fx_status status = fx_load_arguments(argc, argv, optind, "bench attention", &config);
+  status = fx_load_arguments(argc, argv, optind, a.command, &config);
   if (status != FX_OK) return fx_report(status);
   int code = measure(config, &a);
   fx_config_destroy(config);

@@ -18,8 +18,9 @@ int fx_cmd_bench(int argc, char **argv);
 int fx_cmd_mask(int argc, char **argv);
 int fx_cmd_kernel(int argc, char **argv);
 int fx_cmd_plan(int argc, char **argv);
-/* `bench attention`: argv[0] is "attention". */
+/* `bench attention`, `bench context`: argv[0] is the subject. */
 int fx_cmd_bench_attention(int argc, char **argv);
+int fx_cmd_bench_context(int argc, char **argv);
 
 #ifdef __cplusplus
 }

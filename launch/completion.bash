@@ -65,7 +65,9 @@ _flexion() {
     _flexion_value "$binary" "${COMP_WORDS[COMP_CWORD - 2]}" "$current"
   elif [[ $current == -* ]]; then
     case ${COMP_WORDS[*]:1:2} in
-      'bench attention') _flexion_match "$(_flexion_options "$binary" bench attention)" "$current" ;;
+      'bench attention' | 'bench context')
+        _flexion_match "$(_flexion_options "$binary" bench "${COMP_WORDS[2]}")" "$current"
+        ;;
       *) _flexion_match "$(_flexion_options "$binary" "${COMP_WORDS[1]}")" "$current" ;;
     esac
   else

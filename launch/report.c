@@ -2,6 +2,7 @@
 #include "launch/report.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 fx_status fx_load_arguments(int argc, char **argv, int at, const char *command, fx_config **out) {
   if (at >= argc)
@@ -12,6 +13,13 @@ fx_status fx_load_arguments(int argc, char **argv, int at, const char *command, 
 int fx_report(fx_status status) {
   fprintf(stderr, "flexion: %s: %s\n", fx_status_text(status), fx_error_text());
   return fx_status_exit_code(status);
+}
+
+void fx_print_json(json_t *row) {
+  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+  if (text) printf("%s\n", text);
+  free(text);
+  json_decref(row);
 }
 
 int fx_flush_output(int code) {

@@ -4,23 +4,15 @@
 #ifndef FX_CORE_BENCH_ATTENTION_H
 #define FX_CORE_BENCH_ATTENTION_H
 
-#include "core/config/config.h"
-#include "dynamo_rt/tensor/dtype.h"
+#include "core/bench/layer.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct fx_bench_attention_options {
-  int64_t length;    /* positions; 0: train.seq_length */
-  int64_t batch;     /* samples; >= 1 */
-  int64_t documents; /* tokens a document has on average; 0: one document */
-  int64_t layer;
-  uint64_t seed;  /* of sample 0; sample b has seed + 1000 b */
-  fx_dtype dtype; /* FX_F32 or FX_BF16: q, k, v, out and their gradients; FX_DTYPE_COUNT: bfloat16 on a
-                     GPU, float32 on a CPU */
-  int steps;      /* timed ones, after one that is not when there are several */
-  bool memory;    /* also one step of half the length, before the others */
+  fx_bench_layer_options layer; /* steps: after one that is not timed when there are several */
+  bool memory;                  /* also one step of half the length, before the others */
 } fx_bench_attention_options;
 
 /* Bytes at one length. */

@@ -2,7 +2,6 @@
 #include "core/bench/comm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/bench/machine.h"
@@ -47,30 +46,15 @@ static fx_comm_call make_call(const bench *b, fx_collective kind, int64_t bytes)
                         .dst = b->to};
 }
 
-/* Seconds of the slowest rank. */
-static fx_status slowest(const bench *b, double mine, double *out) {
-  char *all = NULL;
-  int64_t *offsets = NULL;
-  FX_TRY(fx_calloc(&offsets, (size_t)b->control->size + 1, sizeof *offsets));
-  fx_status status = fx_control_all_gather(b->control, &mine, sizeof mine, &all, offsets, TIMEOUT_MS);
-  *out = 0;
-  for (int r = 0; status == FX_OK && r < b->control->size; r++) {
-    double theirs;
-    memcpy(&theirs, all + offsets[r], sizeof theirs);
-    *out = theirs > *out ? theirs : *out;
-  }
-  free(all);
-  free(offsets);
-  return status;
-}
-
+/* seconds: of one call on the slowest rank. */
 static fx_status time_calls(const bench *b, fx_collective kind, int64_t bytes, int calls, double *seconds) {
   call_task task = {b->topology->comm.world, make_call(b, kind, bytes)};
   FX_TRY(fx_control_barrier(b->control, TIMEOUT_MS));
   int64_t begin = fx_now_ns();
   for (int i = 0; i < calls; i++) FX_TRY(fx_device_launch(b->device, FX_LANE_COMM_BULK, run_call, &task));
   FX_TRY(fx_device_sync(b->device));
-  return slowest(b, (double)(fx_now_ns() - begin) / 1e9 / calls, seconds);
+  double mine = (double)(fx_now_ns() - begin) / 1e9 / calls;
+  return fx_control_largest(b->control, mine, seconds, TIMEOUT_MS);
 }
 
 static fx_status measure(const bench *b, fx_bench_comm_report *report) {

@@ -4,7 +4,7 @@
 #ifndef FX_CORE_BENCH_CONTEXT_H
 #define FX_CORE_BENCH_CONTEXT_H
 
-#include "core/config/config.h"
+#include "core/model/attention.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +24,10 @@ typedef struct fx_bench_context {
  * cannot be dealt, or the variant cannot be built for it. Release with fini. */
 fx_status fx_bench_context_init(const fx_config *config, int ranks, int64_t length, int64_t documents,
                                 uint64_t seed, fx_bench_context *out);
+/* The same of a batch: memory holds the fields that fx_attention_fill filled for a rank of several. A kind
+ * whose `layers` are 0 does not count. */
+fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const *memory,
+                                   fx_bench_context *out);
 void fx_bench_context_fini(fx_bench_context *context);
 
 #ifdef __cplusplus

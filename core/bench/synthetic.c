@@ -2,6 +2,7 @@
 #include "core/bench/synthetic.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "dynamo_rt/base/memory.h"
 
@@ -35,6 +36,26 @@ int32_t fx_synthetic_fill(int32_t input, int32_t *x, int32_t n, int64_t mean, ui
     start = end;
   }
   return count;
+}
+
+fx_status fx_synthetic_sample(int32_t *const rows[FX_SYNTHETIC_ROWS], int32_t n, int64_t mean, uint64_t seed,
+                              int32_t end_of_turn, int32_t *documents) {
+  static const int32_t inputs[FX_SYNTHETIC_ROWS] = {FX_SYNTHETIC_TOKEN, FX_SYNTHETIC_POSITION,
+                                                    FX_SYNTHETIC_DOC_START, FX_SYNTHETIC_DOC_END};
+  int32_t *tokens = rows[0], *start = rows[2], *turns = NULL;
+  FX_TRY(fx_calloc(&turns, (size_t)n, sizeof *turns));
+  for (int i = 0; i < FX_SYNTHETIC_ROWS; i++)
+    *documents = fx_synthetic_fill(inputs[i], rows[i], n, mean, seed);
+  (void)fx_synthetic_fill(FX_SYNTHETIC_TURN, turns, n, mean, seed);
+  for (int32_t t = 0; t + 1 < n; t++) {
+    bool ends = start[t + 1] == start[t] && turns[t + 1] != turns[t];
+    if (ends)
+      tokens[t] = end_of_turn;
+    else if (tokens[t] == end_of_turn)
+      tokens[t]++;
+  }
+  free(turns);
+  return FX_OK;
 }
 
 void fx_synthetic_fill_buffer(const fx_ex_buffer *d, void *data, int64_t count, uint64_t seed) {

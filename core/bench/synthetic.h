@@ -24,6 +24,11 @@ enum {
  * document), each of about six turns; tokens are in [0, 255). Equal seeds make inputs that belong together.
  * Returns how many documents there are. */
 int32_t fx_synthetic_fill(int32_t input, int32_t *x, int32_t n, int64_t mean, uint64_t seed);
+/* One sample of a batch: rows[i] [n] tokens, positions, doc_start, doc_end. The token `end_of_turn` stands
+ * where the made-up turns end and nowhere else. *documents: how many there are. */
+enum { FX_SYNTHETIC_ROWS = 4 };
+fx_status fx_synthetic_sample(int32_t *const rows[FX_SYNTHETIC_ROWS], int32_t n, int64_t mean, uint64_t seed,
+                              int32_t end_of_turn, int32_t *documents);
 /* A buffer that a user declared: `count` values of its range, ascending where that is promised. */
 void fx_synthetic_fill_buffer(const fx_ex_buffer *buffer, void *data, int64_t count, uint64_t seed);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/comm/control.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,23 @@ fx_status fx_control_broadcast(fx_control *control, void *data, int64_t bytes, i
 
 fx_status fx_control_barrier(fx_control *control, int timeout_ms) {
   return fx_control_agree_status(control, FX_OK, timeout_ms);
+}
+
+fx_status fx_control_largest(fx_control *control, double mine, double *out, int timeout_ms) {
+  int64_t *offsets = NULL;
+  char *all = NULL;
+  double most = mine;
+  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
+  fx_status status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, timeout_ms);
+  for (int r = 0; status == FX_OK && r < control->size; r++) {
+    double theirs;
+    memcpy(&theirs, all + offsets[r], sizeof theirs);
+    most = theirs > most || isnan(theirs) ? theirs : most;
+  }
+  if (status == FX_OK) *out = most;
+  free(all);
+  free(offsets);
+  return status;
 }
 
 fx_status fx_control_agree_status(fx_control *control, fx_status mine, int timeout_ms) {

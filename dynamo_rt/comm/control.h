@@ -42,6 +42,8 @@ fx_status fx_control_all_gather(fx_control *control, const void *mine, int64_t b
 /* Copies rank 0's bytes to every rank (same `bytes` everywhere). */
 fx_status fx_control_broadcast(fx_control *control, void *data, int64_t bytes, int timeout_ms);
 fx_status fx_control_barrier(fx_control *control, int timeout_ms);
+/* The largest of one number a rank; NaN when one is. */
+fx_status fx_control_largest(fx_control *control, double mine, double *out, int timeout_ms);
 /* The first status that is not FX_OK in rank order, the same on every rank; its sentence (prefixed with the
  * rank) becomes every rank's error text. Lets all ranks leave together when one of them fails. */
 fx_status fx_control_agree_status(fx_control *control, fx_status mine, int timeout_ms);

@@ -72,7 +72,7 @@ expect() { # expect PATTERN ARGUMENTS...: code 2 and one sentence
   return 1
 }
 check "no configuration" expect 'expects a YAML file' bench attention
-check "no such action" expect 'step, gemm, comm or attention' bench atention "$preset"
+check "no such action" expect 'step, gemm, comm, attention or context' bench atention "$preset"
 check "no such option" expect '--lenght' bench attention "$preset" --lenght 5
 check "no value" expect 'lacks its value' bench attention "$preset" --length
 check "no number" expect 'length takes a number from 1, got "x"' bench attention "$preset" --length x

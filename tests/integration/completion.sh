@@ -30,9 +30,10 @@ check "actions of config" offers "check show" config ''
 check "actions of ckpt" offers "diff inspect verify" ckpt ''
 check "one action" offers "verify" ckpt v
 check "options of train" offers "--json --trace --trace-step" train --
-check "actions of bench" offers "attention comm gemm step" bench ''
+check "actions of bench" offers "attention comm context gemm step" bench ''
 check "options of bench" offers "--help --json --snapshot --steps" bench step --
 check "options of bench attention" offers "--documents --dtype" bench attention --d
+check "options of bench context" offers "--seed --steps" bench context --s
 check "options of kernel" offers "--compile" kernel run.yaml --c
 check "options of generate" offers "--temperature --tokens --top-k --top-p" generate --t
 check "--keys of config show" offers "--keys" config show --k

@@ -214,6 +214,11 @@ static fx_status control_rank(fx_control *control, void *ctx) {
   int number = rank == 0 ? 42 : 0;
   FX_TRY(fx_control_broadcast(control, &number, sizeof number, 5000));
   REQUIRE(number == 42, "broadcast: expected 42, got %d", number);
+  double most = 0;
+  FX_TRY(fx_control_largest(control, -1.0 - rank, &most, 5000));
+  REQUIRE(most == -1, "largest: expected -1, got %g", most);
+  FX_TRY(fx_control_largest(control, rank == 0 ? NAN : 1, &most, 5000));
+  REQUIRE(isnan(most), "largest: expected NaN, got %g", most);
   fx_status mine = rank == 1 || rank == 2 ? fx_error(FX_ERR_DATA, "file %d is missing", rank) : FX_OK;
   fx_status agreed = fx_control_agree_status(control, mine, 5000);
   REQUIRE(agreed == (size > 1 ? FX_ERR_DATA : FX_OK), "agreed on %s", fx_status_name(agreed));

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of commands that time the attention of a layer. */
+#ifndef FX_LAUNCH_LAYER_OPTIONS_H
+#define FX_LAUNCH_LAYER_OPTIONS_H
+
+#include "core/bench/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fx_layer_arguments {
+  const char *command; /* its words, as "bench attention"; set by the caller, as is: */
+  bool takes_memory;   /* whether --memory is an option */
+  fx_bench_layer_options options;
+  bool memory, json, help;
+} fx_layer_arguments;
+
+/* Reads the options of argv; optind is where the configuration stands. Steps stay 0 where none are given.
+ * FX_ERR_USAGE: an option that is unknown or whose value is none. */
+fx_status fx_layer_arguments_read(int argc, char **argv, fx_layer_arguments *arguments);
+
+/* The lines about the options that all of these commands have, but for --steps, --json and --help. */
+void fx_layer_arguments_explain(FILE *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
