@@ -189,7 +189,7 @@ free_rows:
 
 static fx_status compare(const bench *b, fx_bench_exchange_report *r) {
   static const char *const names[] = {"out", "dq", "dk", "dv"};
-  double mine[FX_BENCH_RESULTS], bound = fx_bench_exchange_bound(r->dtype);
+  double mine[FX_BENCH_RESULTS] = {0}, bound = fx_bench_exchange_bound(r->dtype);
   FX_TRY(fx_control_agree_status(b->control, compare_rows(b, mine), TIMEOUT_MS));
   for (int i = 0; i < FX_BENCH_RESULTS; i++) {
     FX_TRY(fx_control_largest(b->control, mine[i], &r->difference[i], TIMEOUT_MS));
