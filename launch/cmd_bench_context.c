@@ -59,9 +59,9 @@ static void print_report(const fx_bench_exchange_report *r, int64_t layer) {
   printf("%-10s %12.3f %16.3f\n", "one rank", r->single_ms, r->single_tflops);
   printf("%-10s %12.3f %16.3f\n", "shared", r->shared_ms, r->shared_tflops);
   printf("%-10s %12.3f\n", "efficiency", r->efficiency);
-  printf("\ndifference: out %.2e, dq %.2e, dk %.2e, dv %.2e (relative L2, at most %.0e)\n",
+  printf("\ndifference: out %.2e, dq %.2e, dk %.2e, dv %.2e (relative L2, at most %.1e)\n",
          r->difference[FX_BENCH_OUT], r->difference[FX_BENCH_DQ], r->difference[FX_BENCH_DK],
-         r->difference[FX_BENCH_DV], fx_bench_exchange_bound(r->dtype));
+         r->difference[FX_BENCH_DV], r->bound);
 }
 
 static void print_json(const fx_bench_exchange_report *r) {
@@ -75,11 +75,11 @@ static void print_json(const fx_bench_exchange_report *r) {
                 r->gpu, "recorded", r->recorded, "threads", r->threads, "device", r->device, "transport",
                 r->transport, "exchange", r->exchange, "variant", r->variant);
   json_t *figures =
-      json_pack("{s:I, s:I, s:b, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f}", "documents",
+      json_pack("{s:I, s:I, s:b, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "documents",
                 (json_int_t)r->documents, "visible_pairs", (json_int_t)(r->visible_pairs + 0.5),
                 "pairs_exact", r->pairs_exact, "imbalance", r->imbalance, "steps", r->steps, "single_ms",
                 r->single_ms, "shared_ms", r->shared_ms, "single_tflops", r->single_tflops, "shared_tflops",
-                r->shared_tflops, "efficiency", r->efficiency, "difference", r->worst);
+                r->shared_tflops, "efficiency", r->efficiency, "difference", r->worst, "bound", r->bound);
   if (row && figures && differences) {
     json_object_update(row, figures);
     json_object_set(row, "differences", differences);

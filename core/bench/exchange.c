@@ -134,8 +134,12 @@ free_times:
 
 /* ---- the same numbers? ---- */
 
-double fx_bench_exchange_bound(fx_dtype dtype) {
-  return dtype == FX_BF16 ? 2e-2 : 1e-5;
+/* Float32: gradients of keys are sums over all queries in another order, whose roundings walk at random.
+ * Causal sums of T H / K = 16,384 terms differ by 3.1e-6 on a CPU, and by twice that for four times as many.
+ * Bfloat16: sums are float32, results are rounded once or twice (2^-9 each, 3e-3 measured). */
+static double bound_of(const fx_bench_exchange_report *r) {
+  double terms = (double)(r->T * r->H) / (double)r->K;
+  return r->dtype == FX_BF16 ? 2e-2 : 1e-5 * sqrt(fmax(terms / 16384, 1));
 }
 
 static double element(const void *x, int64_t i, fx_dtype dtype) {
@@ -189,19 +193,20 @@ free_rows:
 
 static fx_status compare(const bench *b, fx_bench_exchange_report *r) {
   static const char *const names[] = {"out", "dq", "dk", "dv"};
-  double mine[FX_BENCH_RESULTS] = {0}, bound = fx_bench_exchange_bound(r->dtype);
+  double mine[FX_BENCH_RESULTS] = {0};
+  r->bound = bound_of(r);
   FX_TRY(fx_control_agree_status(b->control, compare_rows(b, mine), TIMEOUT_MS));
   for (int i = 0; i < FX_BENCH_RESULTS; i++) {
     FX_TRY(fx_control_largest(b->control, mine[i], &r->difference[i], TIMEOUT_MS));
     r->worst = fmax(r->worst, r->difference[i]);
   }
   for (int i = 0; i < FX_BENCH_RESULTS; i++)
-    if (r->difference[i] > bound)
+    if (r->difference[i] > r->bound)
       return fx_error(FX_ERR_INTERNAL,
                       "%s of %d ranks that share %lld positions by %s differs from %s of one rank by %.3g "
-                      "(relative L2); expected at most %.0e in %s; report this configuration, and train "
+                      "(relative L2); expected at most %.1e in %s; report this configuration, and train "
                       "with parallel.context=1 until it is solved",
-                      names[i], r->ranks, (long long)r->T, r->exchange, names[i], r->difference[i], bound,
+                      names[i], r->ranks, (long long)r->T, r->exchange, names[i], r->difference[i], r->bound,
                       fx_dtype_name(r->dtype));
   return FX_OK;
 }

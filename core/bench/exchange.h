@@ -36,11 +36,8 @@ typedef struct fx_bench_exchange_report {
   double shared_tflops; /* the same of one rank, the mean */
   double efficiency;    /* single_ms / (ranks * shared_ms) */
   double difference[FX_BENCH_RESULTS]; /* relative L2, of the rank where it is largest */
-  double worst;                        /* of them */
+  double worst, bound;                 /* of them; what more would be a failure */
 } fx_bench_exchange_report;
-
-/* Relative L2 differences above this are a failure. */
-double fx_bench_exchange_bound(fx_dtype dtype);
 
 /* Collective over the control channel; report and status are the same on every rank. FX_ERR_USAGE: one rank,
  * an option out of range, a length that cannot be dealt. FX_ERR_INTERNAL: results differ. FX_ERR_CONFIG: the
