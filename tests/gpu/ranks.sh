@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Data parallelism over two GPUs and NCCL: the losses of one GPU within rounding, the same bits in a second run and without
-# CUDA graphs, a checkpoint of two ranks that one resumes, and all of it over sockets as between nodes. Skipped (77) where
-# there are fewer than two GPUs. FLEXION: another binary than the build's.
+# Two GPUs and NCCL, in every layout: the losses of one GPU within rounding, the same bits in a second run and without CUDA
+# graphs, a checkpoint of two ranks that one resumes, and all of it over sockets as between nodes. Skipped (77) where there are
+# fewer than two GPUs. FLEXION_BIN: another binary than the build's.
 source "$(dirname "$0")/../integration/setup.bash"
 FLEXION=${FLEXION_BIN:-$FLEXION}
 gpus=$("$FLEXION" doctor --json | tail -1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["cuda_devices"])')
@@ -15,7 +15,7 @@ train() { # train OUT RANKS overrides...
   shift 2
   timeout -k 1 120 mpirun -np "$ranks" --bind-to none "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" \
     runtime.device=cuda runtime.deterministic=true model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 \
-    train.iters=30 train.eval_interval=0 optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 ||
+    train.seq_length=512 train.iters=30 train.eval_interval=0 optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 ||
     { tail -5 "$TMP/$out.log"; return 1; }
 }
 cat > "$TMP/compare.py" <<'P'
@@ -32,8 +32,15 @@ sys.exit(worst > bound)
 P
 same() { python3 "$TMP/compare.py" "$TMP" "$@"; }
 
+declare -A layouts=(
+  [zero1]="parallel.zero=1" [zero2]="parallel.zero=2 train.micro_batch_size=2"
+  [tensor]="parallel.tensor=2" [sequence]="parallel.tensor=2 parallel.sequence=true"
+  [ring]="parallel.context=2 parallel.context_exchange=ring" [allgather]="parallel.context=2 parallel.context_exchange=allgather")
 for dtype in float32 bfloat16; do
   check "$dtype: one rank" train "one-$dtype" 1 runtime.dtype=$dtype
+  for layout in "${!layouts[@]}"; do
+    check "$dtype: $layout" train "$layout-$dtype" 2 runtime.dtype=$dtype ${layouts[$layout]}
+  done
   check "$dtype: two ranks" train "two-$dtype" 2 runtime.dtype=$dtype
   check "$dtype: again" train "again-$dtype" 2 runtime.dtype=$dtype
   check "$dtype: without CUDA graphs" train "eager-$dtype" 2 runtime.dtype=$dtype runtime.mode=eager
@@ -43,6 +50,24 @@ check "bfloat16 follows one rank" same one-bfloat16 two-bfloat16 2e-3 30
 for dtype in float32 bfloat16; do
   check "$dtype: a second run gives the same bits" same two-$dtype again-$dtype 0 30
   check "$dtype: eager gives the same bits" same two-$dtype eager-$dtype 0 30
+done
+for layout in "${!layouts[@]}"; do
+  check "float32: $layout follows one rank" same one-float32 "$layout-float32" 1e-5 30
+  check "bfloat16: $layout follows one rank" same one-bfloat16 "$layout-bfloat16" 3e-3 30
+done
+for layout in sequence ring; do
+  check "bfloat16: $layout again" train "$layout-again" 2 ${layouts[$layout]}
+  check "bfloat16: $layout without CUDA graphs" train "$layout-eager" 2 runtime.mode=eager ${layouts[$layout]}
+  check "$layout: a second run gives the same bits" same "$layout-bfloat16" "$layout-again" 0 30
+  check "$layout: eager gives the same bits" same "$layout-bfloat16" "$layout-eager" 0 30
+done
+for layout in ring sequence; do
+  for variant in softcap alibi; do # the rates of ALiBi differ from head to head
+    check "one rank, $variant" train variant-one 1 runtime.dtype=float32 attention.variant=$variant
+    check "$layout, $variant" train variant-two 2 runtime.dtype=float32 attention.variant=$variant ${layouts[$layout]}
+    check "$layout follows one rank" same variant-one variant-two 1e-5 30
+    rm -rf "$TMP/variant-one" "$TMP/variant-two"
+  done
 done
 check "another mask is told apart" train mask 1 runtime.dtype=float32 attention.variant=causal
 check "by more than 100 times the bound" bash -c "! python3 '$TMP/compare.py' '$TMP' one-float32 mask 1e-3 30"

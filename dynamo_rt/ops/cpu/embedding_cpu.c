@@ -137,7 +137,8 @@ static fx_status head_chunk(const fx_kernel_args *args, int64_t begin, int64_t r
 
 fx_status fx_head_ce_cpu(const fx_kernel_args *args) {
   int64_t rows = fx_type_rows(&args->in[0]->type), vocab = args->in[1]->type.dim[0];
-  int64_t step = fx_head_chunk_rows_cpu(rows, vocab), valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
+  int64_t step = fx_head_chunk_rows_cpu(rows, vocab),
+          valid = ((const fx_head_ce_attr *)args->attr)->valid_vocab;
   const int32_t *targets = args->in[2]->data;
   if (valid == 0) valid = vocab;
   for (int64_t r = 0; r < rows; r++)
