@@ -124,9 +124,14 @@ static fx_status create_kind(fx_attention_setup *setup, const fx_config *config,
 
 /* The assignment of blocks, where ranks share the sequence. */
 static void plan_context(fx_attention_setup *setup, const fx_config *config) {
-  setup->blocks = -1;
+  int32_t count = setup->rows / FX_LIMITS_ALIGN;
+  setup->blocks = setup->shared = -1;
+  setup->capacity = setup->rung[0] = count;
+  setup->num_rungs = 1;
   if (setup->ranks == 1) return;
   setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
+  if (setup->exchange == FX_CONTEXT_RING)
+    setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
   for (int64_t l = 0; l < config->model.num_hidden_layers; l++)
     setup->kind[fx_config_layer_variant(config, l)].layers++;
   widen_scratch(setup, fx_context_scratch(setup));
@@ -296,6 +301,29 @@ fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
   return fill_mask(setup, &setup->kind[index], buffer, memory, scratch);
 }
 
+fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int32_t *field) {
+  int32_t *index = field + setup->ranks;
+  return (fx_attention_shared){field, index, index + setup->rows / FX_LIMITS_ALIGN};
+}
+
+int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) {
+  int32_t rung = 0, most = 0;
+  if (setup->shared < 0) return 0;
+  const int32_t *count = fx_attention_shared_at(setup, memory[setup->shared]).count;
+  for (int r = 0; r < setup->ranks; r++) most = count[r] > most ? count[r] : most;
+  while (rung + 1 < setup->num_rungs && setup->rung[rung + 1] >= most) rung++;
+  return rung;
+}
+
+/* Everything travels. */
+static void fill_shared(const fx_attention_setup *setup, const int32_t *blocks, int32_t *field) {
+  int32_t count = setup->rows / FX_LIMITS_ALIGN;
+  fx_attention_shared shared = fx_attention_shared_at(setup, field);
+  for (int r = 0; r < setup->ranks; r++) shared.count[r] = count;
+  for (int32_t i = 0; i < count; i++) shared.index[i] = i;
+  memcpy(shared.base, blocks, (size_t)(setup->ranks * count) * sizeof *blocks);
+}
+
 /* All buffers first: who computes which rows depends on the masks of all kinds. */
 fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_batch *batch,
                             void *const *memory, void *scratch) {
@@ -306,6 +334,7 @@ fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_
     FX_TRY(fill_buffers(setup, i, batch, memory, buffer[i]));
   }
   if (setup->blocks >= 0) FX_TRY(fx_context_assign(setup, buffers, memory[setup->blocks], scratch));
+  if (setup->shared >= 0) fill_shared(setup, memory[setup->blocks], memory[setup->shared]);
   for (int32_t i = 0; i < setup->num_kinds; i++)
     FX_TRY(fill_mask(setup, &setup->kind[i], buffer[i], memory, scratch));
   return FX_OK;

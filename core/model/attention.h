@@ -25,7 +25,8 @@ extern "C" {
 
 enum {
   FX_ATTENTION_MAX_KINDS = 4,
-  FX_ATTENTION_MAX_FIELDS = 4 * FX_ATTENTION_MAX_KINDS + 1,
+  FX_ATTENTION_MAX_FIELDS = 4 * FX_ATTENTION_MAX_KINDS + 2,
+  FX_ATTENTION_MAX_RUNGS = 4,
   FX_ATTENTION_TEXT_BYTES = 384
 };
 
@@ -48,6 +49,9 @@ typedef struct fx_attention_setup {
   int ranks, rank;
   fx_context_exchange exchange; /* with several ranks */
   int blocks;                   /* number of the field context_blocks, int32 [T / 128]; -1: one rank */
+  int shared;       /* number of the field context_shared (fx_attention_shared); -1: one rank, or no ring */
+  int32_t capacity; /* blocks of a rank's keys that travel in what is recorded from this; rows / 128: all */
+  int32_t num_rungs, rung[FX_ATTENTION_MAX_RUNGS]; /* capacities worth recording, falling; the first is all */
   int32_t num_kinds;
   fx_attention_kind kind[FX_ATTENTION_MAX_KINDS];
   fx_attention_field field[FX_ATTENTION_MAX_FIELDS];
@@ -90,6 +94,19 @@ void fx_attention_find_buffers(const fx_attention_setup *setup, int32_t index, v
 /* All kinds into a slot of declared inputs, with scratch of its own: for set-up, not for a loop. */
 fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_attention_batch *batch,
                                  fx_inputs *inputs, int slot);
+
+/* The field context_shared of N = rows / 128 blocks a rank, which blocks travel in a ring: those that queries
+ * of another rank may see. count[ranks]; index[N]: numbers of this rank's travelling blocks among its own,
+ * ascending, -1 behind them; base[ranks][N]: global position of every rank's travelling blocks, behind them
+ * any position. Run lists of other ranks' keys are for their count[rank] travelling blocks, those of this
+ * rank's own keys for all N. */
+typedef struct fx_attention_shared {
+  int32_t *count, *index, *base;
+} fx_attention_shared;
+fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int32_t *field);
+
+/* Of a filled batch: number of the last rung that holds what travels; 0 without a ring. */
+int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory);
 
 /* Whether no query of the batch sees a key that comes after it, in any kind. Exact. */
 fx_status fx_attention_is_causal(const fx_attention_setup *setup, const fx_attention_batch *batch,

@@ -321,6 +321,16 @@ static inline void *upload_rows(const problem *p, arena *a, const float *from, i
   return memory;
 }
 
+static inline void *upload_dlse(const problem *p, arena *a) {
+  int Tpad = fx_attention_tpad(p->T_q), heads = p->c.B * p->c.H;
+  float *dlse = malloc((size_t)(heads * Tpad) * sizeof *dlse);
+  for (int i = 0; i < heads * Tpad; i++)
+    dlse[i] = i % Tpad < p->T_q ? p->c.dlse[i / Tpad * p->c.T + p->of->q_from + i % Tpad] : NAN;
+  void *memory = upload(a, dlse, (size_t)(heads * Tpad) * sizeof *dlse);
+  free(dlse);
+  return memory;
+}
+
 /* With a single key dS is what remains of dP - delta, which cancel. */
 static double bound_of(const problem *p, int what, double highest) {
   double room = p->c.T == 1 ? 8 : 1;

@@ -48,16 +48,6 @@ typedef struct outcome {
   size_t out_bytes, grads_bytes, lse_bytes;
 } outcome;
 
-static void *upload_dlse(const problem *p, arena *a) {
-  int Tpad = fx_attention_tpad(p->T_q), heads = p->c.B * p->c.H;
-  float *dlse = malloc((size_t)(heads * Tpad) * sizeof *dlse);
-  for (int i = 0; i < heads * Tpad; i++)
-    dlse[i] = i % Tpad < p->T_q ? p->c.dlse[i / Tpad * p->c.T + p->of->q_from + i % Tpad] : NAN;
-  void *memory = upload(a, dlse, (size_t)(heads * Tpad) * sizeof *dlse);
-  free(dlse);
-  return memory;
-}
-
 static outcome solve(const problem *p) {
   arena a = {.count = 0};
   static call forward, backward;
