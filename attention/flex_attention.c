@@ -170,7 +170,37 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
 
 /* ---- backward of one chunk of keys, onto running sums ---- */
 
-enum { SUM_DQ = NUM_GRAD, SUM_DK, SUM_DV, NUM_ADD };
+/* [3, B, H, Tpad]: log2 of the sum, delta, and what limits let blocks of rows see (flash_prepare.cuh). */
+static fx_status prepare_infer(const fx_type *const *in, const void *attr, fx_type *out) {
+  fx_type grads[FX_ATTENTION_GRADS];
+  FX_TRY(grad_infer(in, attr, grads));
+  fx_type rows = lse_type(in[Q]);
+  out[0] = fx_type_of(FX_F32, 4, (int64_t[]){3, rows.dim[0], rows.dim[1], rows.dim[2]});
+  return FX_OK;
+}
+
+static const fx_op g_flex_attention_prepare = {
+    .name = "flex_attention_prepare",
+    .min_in = 3,
+    .max_in = NUM_GRAD,
+    .num_out = 1,
+    .attr_bytes = sizeof(fx_attention_attr),
+    .bf16_cpu = true,
+    .infer = prepare_infer,
+    .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_prepare_cpu,
+               [FX_BACKEND_CUDA] = fx_flex_attention_prepare_cuda},
+};
+
+fx_value fx_flex_attention_prepare(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
+                                   fx_value lse, fx_value dout, fx_value dlse,
+                                   const fx_attention_inputs *inputs, fx_attention_attr attr) {
+  fx_value in[NUM_GRAD];
+  common_inputs(q, k, v, inputs, true, in);
+  in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[GRAD_DLSE] = dlse;
+  return fx_graph_record(graph, &g_flex_attention_prepare, &attr, in, NULL);
+}
+
+enum { ADD_PREPARED = GRAD_DLSE, SUM_DQ = NUM_GRAD, SUM_DK, SUM_DV, NUM_ADD };
 _Static_assert((int)NUM_ADD <= (int)FX_MAX_IN, "more inputs than an op may have");
 
 static fx_status add_infer(const fx_type *const *in, const void *attr, fx_type *out) {
@@ -197,7 +227,7 @@ static const fx_op g_flex_attention_grad_add = {
     .infer = add_infer,
     .cost = grad_cost,
     .workspace = fx_flex_attention_grad_add_workspace_cpu,
-    .workspace_cuda = fx_flex_attention_grad_workspace_cuda,
+    .workspace_cuda = fx_flex_attention_workspace_cuda,
     .kernel = {[FX_BACKEND_CPU] = fx_flex_attention_grad_add_cpu,
                [FX_BACKEND_CUDA] = fx_flex_attention_grad_add_cuda},
 };
@@ -208,9 +238,9 @@ static fx_value sum_like(fx_graph *graph, fx_value x) {
 }
 
 void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
-                                fx_value lse, fx_value dout, const fx_attention_inputs *inputs,
-                                fx_attention_attr attr, int32_t parts, bool first, fx_attention_sums *sums,
-                                fx_value params[FX_ATTENTION_PARAMS]) {
+                                fx_value lse, fx_value dout, fx_value prepared,
+                                const fx_attention_inputs *inputs, fx_attention_attr attr, int32_t parts,
+                                bool first, fx_attention_sums *sums, fx_value params[FX_ATTENTION_PARAMS]) {
   fx_attention_add_attr full;
   fx_value in[NUM_ADD], grads[FX_ATTENTION_GRADS], *const sum[] = {&sums->dq, &sums->dk, &sums->dv};
   if (fx_graph_status(graph) != FX_OK) return;
@@ -219,7 +249,7 @@ void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_valu
   full.parts = parts;
   full.first = first;
   common_inputs(q, k, v, inputs, true, in);
-  in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[GRAD_DLSE] = FX_NONE;
+  in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[ADD_PREPARED] = prepared;
   for (int i = 0; i < 3; i++) {
     bool wanted = parts & (i == 0 ? FX_ATTENTION_OF_ROWS : FX_ATTENTION_OF_KEYS);
     if (wanted && *sum[i] == FX_NONE) *sum[i] = sum_like(graph, in[i]);

@@ -80,19 +80,25 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
                             fx_value dout, fx_value dlse, const fx_attention_inputs *inputs,
                             fx_attention_attr attr, fx_value grads[FX_ATTENTION_GRADS]);
 
-/* The same, added to running sums in fp32, in place: dq [B, T_q, H, D], dk and dv [B, T_kv, K, D],
- * contiguous. parts: FX_ATTENTION_OF_KEYS gives dk, dv and the parameters' gradients, FX_ATTENTION_OF_ROWS
- * gives dq. With `first` the sums' content is ignored, and absent ones are made. The values after the
- * addition replace those in *sums. params (may be NULL without OF_KEYS) receives dsinks and then the tables',
- * of this chunk alone. */
+/* What the gradients of all chunks need of the rows alike, made once: for fx_flex_attention_grad_add. Inputs
+ * are those of any chunk. dlse may be FX_NONE. */
+fx_value fx_flex_attention_prepare(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
+                                   fx_value lse, fx_value dout, fx_value dlse,
+                                   const fx_attention_inputs *inputs, fx_attention_attr attr);
+
+/* Gradients of one chunk, added to running sums in fp32, in place: dq [B, T_q, H, D], dk and dv [B, T_kv, K,
+ * D], contiguous. parts: FX_ATTENTION_OF_KEYS gives dk, dv and the parameters' gradients,
+ * FX_ATTENTION_OF_ROWS gives dq. With `first` the sums' content is ignored, and absent ones are made. The
+ * values after the addition replace those in *sums. params (may be NULL without OF_KEYS) receives dsinks and
+ * then the tables', of this chunk alone. */
 typedef struct fx_attention_sums {
   fx_value dq, dk, dv;
 } fx_attention_sums;
 enum { FX_ATTENTION_OF_KEYS = 1, FX_ATTENTION_OF_ROWS = 2, FX_ATTENTION_PARAMS = FX_ATTENTION_GRADS - 3 };
 void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
-                                fx_value lse, fx_value dout, const fx_attention_inputs *inputs,
-                                fx_attention_attr attr, int32_t parts, bool first, fx_attention_sums *sums,
-                                fx_value params[FX_ATTENTION_PARAMS]);
+                                fx_value lse, fx_value dout, fx_value prepared,
+                                const fx_attention_inputs *inputs, fx_attention_attr attr, int32_t parts,
+                                bool first, fx_attention_sums *sums, fx_value params[FX_ATTENTION_PARAMS]);
 
 /* Whether a backend's kernels compute dq apart from dk and dv, without doing more work for that. */
 bool fx_flex_attention_dq_apart(fx_backend backend);

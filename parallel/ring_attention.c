@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dynamo_rt/graph/graph_internal.h"
+#include "dynamo_rt/ops/blocks.h"
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/ops/input.h"
 #include "parallel/collective.h"
@@ -44,11 +45,12 @@ typedef struct context_attr {
   fx_view_attr view;
   fx_comm *comm;
   int32_t lane, exchange;
+  int32_t capacity, reserved;
   fx_attention_attr attention;
 } context_attr;
 
 /* Inputs of the last node. OUT comes first: the node's output is another look at it. */
-enum { OUT, LSE, Q, K, V, BLOCKS, LIMITS, RUNS_BACKWARD, BUFFERS, SINKS, TABLE };
+enum { OUT, LSE, Q, K, V, BLOCKS, LIMITS, RUNS_BACKWARD, BUFFERS, INDEX, BASE, SINKS, TABLE };
 enum { NUM_IN = TABLE + FX_VARIANT_MAX_TABLES };
 
 /* Sizes of the keys and values of one rank. */
@@ -62,7 +64,7 @@ static sizes sizes_of(fx_graph *graph, fx_value k) {
   return (sizes){type->dim[0], type->dim[1], type->dim[2], type->dim[3], type->dtype};
 }
 
-/* Two values of k's shape side by side: [B, T, 2 K D]. */
+/* k and v side by side: [B, T, 2 K D]. */
 static fx_value pack(fx_graph *graph, fx_value k, fx_value v, sizes s) {
   fx_type type = fx_type_3d(s.dtype, s.B, s.T, 2 * s.K * s.D);
   return fx_assemble(graph, (fx_value[]){k, v}, (int64_t[]){0, s.K * s.D}, 2, type);
@@ -95,17 +97,6 @@ static fx_value pass_on(fx_graph *graph, const context_attr *a, fx_value x) {
   return fx_send_recv(graph, a->comm, (fx_lane)a->lane, x, (rank + 1) % size, (rank + size - 1) % size);
 }
 
-/* The op's inputs for the keys of rank `owner`. */
-static fx_attention_inputs chunk_inputs(fx_graph *graph, const fx_comm *comm,
-                                        const fx_attention_inputs *inputs, fx_value blocks, int owner) {
-  fx_attention_inputs chunk = *inputs;
-  chunk.runs = part_of(graph, inputs->runs, owner, comm->size);
-  chunk.runs_backward = part_of(graph, inputs->runs_backward, owner, comm->size);
-  chunk.q_base = fx_context_blocks_of(graph, blocks, comm->rank, comm->size);
-  chunk.kv_base = fx_context_blocks_of(graph, blocks, owner, comm->size);
-  return chunk;
-}
-
 /* ---- allgather ---- */
 
 /* [a * b, rest] seen as [a, b, rest], its first two dimensions exchanged: [b * a, rest]. */
@@ -135,10 +126,11 @@ static fx_attention_inputs all_inputs(fx_graph *graph, const fx_comm *comm, cons
 }
 
 static fx_value allgather_forward(fx_graph *graph, const context_attr *a, fx_value q, fx_value k, fx_value v,
-                                  fx_value blocks, const fx_attention_inputs *inputs, fx_value *lse) {
+                                  const fx_context_blocks *blocks, const fx_attention_inputs *inputs,
+                                  fx_value *lse) {
   fx_value all_k, all_v;
   gather_keys(graph, a, k, v, sizes_of(graph, k), &all_k, &all_v);
-  fx_attention_inputs all = all_inputs(graph, a->comm, inputs, blocks);
+  fx_attention_inputs all = all_inputs(graph, a->comm, inputs, blocks->all);
   all.runs_backward = FX_NONE;
   return fx_flex_attention(graph, q, all_k, all_v, &all, a->attention, lse);
 }
@@ -149,6 +141,13 @@ static fx_value scatter_sum(fx_graph *graph, const context_attr *a, fx_value x, 
   x = exchange_dims(graph, x, s.B, size);
   x = fx_reshape(graph, x, 4, (int64_t[]){size * s.B, s.T, s.K, s.D});
   return fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, x);
+}
+
+/* Where dq comes apart, what its kernel and that of dk and dv share. */
+static fx_value prepare(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value k, fx_value v,
+                        fx_value dout, const fx_attention_inputs *inputs) {
+  if (!a->attention.dq_apart) return FX_NONE;
+  return fx_flex_attention_prepare(graph, in[Q], k, v, in[OUT], in[LSE], dout, FX_NONE, inputs, a->attention);
 }
 
 /* Gradients of the parameters of a chunk, onto those of the chunks before. */
@@ -165,37 +164,59 @@ static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_
   bool apart = a->attention.dq_apart;
   gather_keys(graph, a, in[K], in[V], s, &all_k, &all_v);
   fx_attention_inputs all = all_inputs(graph, a->comm, inputs, in[BLOCKS]);
-  fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, &all, a->attention,
+  fx_value prepared = prepare(graph, a, in, all_k, all_v, dout, &all);
+  fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, prepared, &all, a->attention,
                              apart ? KEYS : KEYS | ROWS, true, &sums, params);
   add_params(graph, params, din);
   sums.dk = scatter_sum(graph, a, sums.dk, s); /* they travel while dq is computed */
   sums.dv = scatter_sum(graph, a, sums.dv, s);
   if (apart)
-    fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, &all, a->attention, ROWS,
-                               true, &sums, NULL);
+    fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, prepared, &all,
+                               a->attention, ROWS, true, &sums, NULL);
   give_gradients(graph, &sums, s, din);
 }
 
 /* ---- ring ---- */
 
-/* A hop of the backward. */
-typedef struct ring_step {
-  const fx_value *in; /* of the last node */
-  fx_value dout, k, v;
-  fx_attention_inputs inputs;
-  bool first;
-} ring_step;
+/* The keys of this rank that travel: [B, 128 capacity, 2 K D]. */
+static fx_value pack_travelling(fx_graph *graph, const context_attr *a, fx_value k, fx_value v,
+                                const fx_context_blocks *blocks, sizes s) {
+  if (a->comm->size == 1 || fx_graph_status(graph) != FX_OK) return FX_NONE;
+  if (blocks->index != FX_NONE) {
+    k = fx_take_blocks(graph, k, blocks->index, a->capacity);
+    v = fx_take_blocks(graph, v, blocks->index, a->capacity);
+  }
+  s.T = (int64_t)a->capacity * FX_BLOCK_ROWS;
+  return pack(graph, k, v, s);
+}
 
-/* The keys of the next hop travel while this one is computed. */
+/* The op's inputs for keys of rank `owner`: all of this rank's own, of another rank those that travel. */
+static fx_attention_inputs chunk_inputs(fx_graph *graph, const context_attr *a,
+                                        const fx_attention_inputs *inputs, const fx_context_blocks *blocks,
+                                        int owner) {
+  fx_attention_inputs chunk = *inputs;
+  const fx_comm *comm = a->comm;
+  chunk.runs = part_of(graph, inputs->runs, owner, comm->size);
+  chunk.runs_backward = part_of(graph, inputs->runs_backward, owner, comm->size);
+  chunk.q_base = fx_context_blocks_of(graph, blocks->all, comm->rank, comm->size);
+  chunk.kv_base = fx_context_blocks_of(
+      graph, owner != comm->rank && blocks->base != FX_NONE ? blocks->base : blocks->all, owner, comm->size);
+  if (owner != comm->rank && blocks->base != FX_NONE)
+    chunk.kv_base = fx_slice_heads(graph, chunk.kv_base, 0, 1, a->capacity);
+  return chunk;
+}
+
+/* Own keys first, while the first of another rank travel; then each chunk while the next one does. */
 static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q, fx_value k, fx_value v,
-                             fx_value blocks, const fx_attention_inputs *inputs, fx_value *lse) {
+                             const fx_context_blocks *blocks, const fx_attention_inputs *inputs,
+                             fx_value *lse) {
   sizes s = sizes_of(graph, k);
   fx_dtype dtype = s.dtype;
   fx_attention_running state = fx_flex_attention_begin(graph, q);
-  fx_value here = a->comm->size > 1 ? pack(graph, k, v, s) : FX_NONE;
+  fx_value here = pack_travelling(graph, a, k, v, blocks, s);
   for (int hop = 0; hop < a->comm->size; hop++) {
     fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
-    fx_attention_inputs chunk = chunk_inputs(graph, a->comm, inputs, blocks, owner_at(a->comm, hop));
+    fx_attention_inputs chunk = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     if (hop > 0) unpack(graph, here, s, &k, &v);
     fx_flex_attention_partial(graph, q, k, v, &chunk, a->attention, hop == 0, &state);
     here = next;
@@ -203,46 +224,97 @@ static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q,
   return fx_flex_attention_finish(graph, state, inputs->sinks, dtype, lse);
 }
 
-/* Of a chunk of keys, onto what came with it: dk and dv, which then go on to the next rank (after the last
- * hop that is the owner), and dq. Where dq has a kernel of its own it runs while they travel; else the sums
- * are made apart from what travels, so that the kernel need not wait for it. */
-static void ring_chunk_gradients(fx_graph *graph, const context_attr *a, const ring_step *step,
-                                 fx_attention_sums *sums, fx_value *din) {
-  enum { KEYS = FX_ATTENTION_OF_KEYS, ROWS = FX_ATTENTION_OF_ROWS };
-  const fx_value *in = step->in;
+/* What all hops of the backward share, and the keys of one. */
+typedef struct ring_step {
+  const fx_value *in; /* of the last node */
+  fx_value dout, prepared, k, v;
+  fx_attention_inputs inputs;
+} ring_step;
+
+static void add_gradients(fx_graph *graph, const context_attr *a, const ring_step *step, int32_t parts,
+                          bool first, fx_attention_sums *sums, fx_value *din) {
   fx_value params[FX_ATTENTION_PARAMS];
-  fx_attention_sums part = {FX_NONE, FX_NONE, FX_NONE};
-  bool apart = a->attention.dq_apart;
-  fx_flex_attention_grad_add(graph, in[Q], step->k, step->v, in[OUT], in[LSE], step->dout, &step->inputs,
-                             a->attention, apart ? KEYS : KEYS | ROWS, apart ? step->first : true,
-                             apart ? sums : &part, params);
-  add_params(graph, params, din);
-  sums->dk = pass_on(graph, a, sum_of(graph, sums->dk, part.dk));
-  sums->dv = pass_on(graph, a, sum_of(graph, sums->dv, part.dv));
-  if (!apart)
-    sums->dq = sum_of(graph, sums->dq, part.dq);
-  else
-    fx_flex_attention_grad_add(graph, in[Q], step->k, step->v, in[OUT], in[LSE], step->dout, &step->inputs,
-                               a->attention, ROWS, step->first, sums, NULL);
+  fx_flex_attention_grad_add(graph, step->in[Q], step->k, step->v, step->in[OUT], step->in[LSE], step->dout,
+                             step->prepared, &step->inputs, a->attention, parts, first, sums, params);
+  if (parts & FX_ATTENTION_OF_KEYS) add_params(graph, params, din);
+}
+
+/* dq has a kernel of its own, which runs while keys or their gradients travel: own rows first, own keys last,
+ * onto what has come home. */
+static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_step *own, fx_value here,
+                                const fx_context_blocks *blocks, const fx_attention_inputs *inputs,
+                                fx_attention_sums *sums, fx_value *din) {
+  enum { KEYS = FX_ATTENTION_OF_KEYS, ROWS = FX_ATTENTION_OF_ROWS };
+  sizes s = sizes_of(graph, own->k);
+  fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
+  ring_step step = *own;
+  int size = a->comm->size;
+  here = size > 1 ? pass_on(graph, a, here) : FX_NONE;
+  add_gradients(graph, a, own, ROWS, true, sums, din);
+  for (int hop = 1; hop < size; hop++) {
+    fx_value next = hop + 1 < size ? pass_on(graph, a, here) : FX_NONE;
+    step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
+    step.inputs.sinks = FX_NONE; /* their gradient depends on the final lse only: taken with the own keys */
+    unpack(graph, here, s, &step.k, &step.v);
+    add_gradients(graph, a, &step, KEYS, hop == 1, &home, din);
+    home.dk = pass_on(graph, a, home.dk);
+    home.dv = pass_on(graph, a, home.dv);
+    add_gradients(graph, a, &step, ROWS, false, sums, din);
+    here = next;
+  }
+  bool onto = size > 1 && blocks->index == FX_NONE;
+  if (onto) sums->dk = home.dk, sums->dv = home.dv;
+  add_gradients(graph, a, own, KEYS, !onto, sums, din);
+  if (onto || size == 1) return;
+  sums->dk = fx_add_blocks(graph, sums->dk, home.dk, blocks->index);
+  sums->dv = fx_add_blocks(graph, sums->dv, home.dv, blocks->index);
+}
+
+/* One kernel makes all gradients of a chunk, apart from the sums that travel, so that it need not wait for
+ * them. */
+static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_step *own, fx_value here,
+                                const fx_context_blocks *blocks, const fx_attention_inputs *inputs,
+                                fx_attention_sums *sums, fx_value *din) {
+  enum { BOTH = FX_ATTENTION_OF_KEYS | FX_ATTENTION_OF_ROWS };
+  sizes s = sizes_of(graph, own->k);
+  fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
+  ring_step step = *own;
+  int size = a->comm->size;
+  here = size > 1 ? pass_on(graph, a, here) : FX_NONE;
+  add_gradients(graph, a, own, BOTH, true, sums, din);
+  for (int hop = 1; hop < size; hop++) {
+    fx_value next = hop + 1 < size ? pass_on(graph, a, here) : FX_NONE;
+    fx_attention_sums part = {FX_NONE, FX_NONE, FX_NONE};
+    step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
+    step.inputs.sinks = FX_NONE;
+    unpack(graph, here, s, &step.k, &step.v);
+    add_gradients(graph, a, &step, BOTH, true, &part, din);
+    home.dk = pass_on(graph, a, sum_of(graph, home.dk, part.dk));
+    home.dv = pass_on(graph, a, sum_of(graph, home.dv, part.dv));
+    sums->dq = fx_add(graph, sums->dq, part.dq);
+    here = next;
+  }
+  if (size == 1) return;
+  if (blocks->index == FX_NONE) {
+    sums->dk = fx_add(graph, sums->dk, home.dk);
+    sums->dv = fx_add(graph, sums->dv, home.dv);
+  } else {
+    sums->dk = fx_add_blocks(graph, sums->dk, home.dk, blocks->index);
+    sums->dv = fx_add_blocks(graph, sums->dv, home.dv, blocks->index);
+  }
 }
 
 static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
                           const fx_attention_inputs *inputs, fx_value *din) {
+  fx_context_blocks blocks = {in[BLOCKS], in[INDEX], in[BASE], a->capacity};
   sizes s = sizes_of(graph, in[K]);
   fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
-  ring_step step = {.in = in, .dout = dout, .k = in[K], .v = in[V]};
-  fx_value here = a->comm->size > 1 ? pack(graph, step.k, step.v, s) : FX_NONE;
-  for (int hop = 0; hop < a->comm->size; hop++) {
-    fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
-    step.inputs = chunk_inputs(graph, a->comm, inputs, in[BLOCKS], owner_at(a->comm, hop));
-    step.first = hop == 0;
-    if (hop > 0) {
-      unpack(graph, here, s, &step.k, &step.v);
-      step.inputs.sinks = FX_NONE; /* their gradient depends on the final lse only: taken once */
-    }
-    ring_chunk_gradients(graph, a, &step, &sums, din);
-    here = next;
-  }
+  ring_step own = {.in = in, .dout = dout, .prepared = FX_NONE, .k = in[K], .v = in[V]};
+  own.inputs = chunk_inputs(graph, a, inputs, &blocks, a->comm->rank);
+  fx_value here = pack_travelling(graph, a, in[K], in[V], &blocks, s);
+  own.prepared = prepare(graph, a, in, in[K], in[V], dout, &own.inputs);
+  (a->attention.dq_apart ? ring_backward_apart : ring_backward_joint)(graph, a, &own, here, &blocks, inputs,
+                                                                      &sums, din);
   give_gradients(graph, &sums, s, din);
 }
 
@@ -299,21 +371,23 @@ static fx_status check(fx_graph *graph, const fx_comm *comm, fx_value q, fx_valu
 }
 
 fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
-                              fx_value q, fx_value k, fx_value v, fx_value blocks,
+                              fx_value q, fx_value k, fx_value v, const fx_context_blocks *blocks,
                               const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse) {
   context_attr a;
   fx_value in[NUM_IN];
   if (lse) *lse = FX_NONE;
-  fx_status status = check(graph, comm, q, k, blocks);
+  fx_status status = check(graph, comm, q, k, blocks->all);
   if (status != FX_OK) return fx_graph_fail(graph, status);
   memset(&a, 0, sizeof a);
   a.comm = comm;
   a.lane = (int32_t)lane;
   a.exchange = (int32_t)exchange;
+  a.capacity = blocks->capacity;
   a.attention = attr;
   in[OUT] = (exchange == FX_CONTEXT_RING ? ring_forward : allgather_forward)(graph, &a, q, k, v, blocks,
                                                                              inputs, &in[LSE]);
-  in[Q] = q, in[K] = k, in[V] = v, in[BLOCKS] = blocks;
+  in[Q] = q, in[K] = k, in[V] = v, in[BLOCKS] = blocks->all;
+  in[INDEX] = blocks->index, in[BASE] = blocks->base;
   in[LIMITS] = inputs->limits, in[RUNS_BACKWARD] = inputs->runs_backward;
   in[BUFFERS] = inputs->buffers, in[SINKS] = inputs->sinks;
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[TABLE + t] = inputs->table[t];

@@ -8,7 +8,9 @@
  *   ring       K and V of one rank at a time: each chunk goes on to the next rank while attention over it
  *              runs (Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889). Partial
  *              outputs are merged in fp32. In the backward K and V go round again and their fp32 gradients
- *              with them: every rank adds its part, and after as many hops as there are ranks they are home.
+ *              with them: every other rank adds its part, then they come home. Of a sparse mask only those
+ *              blocks travel that queries of another rank may see: which ones is data, how many at most is
+ *              recorded.
  *
  * Which rank holds which blocks is data (`blocks`), so a new assignment records nothing. Positions stay
  * global: limits and expressions mean what they mean on one rank. Every rank takes part in every hop, also
@@ -39,15 +41,26 @@ fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D
 int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local);
 int32_t fx_context_lists(fx_context_exchange exchange, int ranks);
 
+/* Who has which keys, and which of them travel in a ring.
+ * all: int32 [size * N], N = T_local / 128: global position of every block of 128, rank by rank, ascending
+ * within a rank, the same on every rank. index: int32 of N elements, numbers of this rank's travelling blocks
+ * among its own, behind them negative ones; base: int32 [size * N], global positions of every rank's
+ * travelling blocks, in their order; FX_NONE both: everything travels. capacity: blocks a rank that travel at
+ * most, at least 1; N without an index. */
+typedef struct fx_context_blocks {
+  fx_value all, index, base;
+  int32_t capacity;
+} fx_context_blocks;
+
 /* As fx_flex_attention with these differences. q, k, v [B, T_local, heads, D] are this rank's rows, T_local a
- * multiple of 128. blocks: int32 [size * T_local / 128], global position of every block of 128, rank by rank,
- * ascending within a rank, the same on every rank; it stands for q_base and kv_base, which are not read.
- * Limits are those of this rank's rows. Run lists are for fx_context_keys keys, fx_context_lists of them,
- * each padded to the same number of words. Sinks and tables are whole on every rank and so are used once a
- * row: their gradients are this rank's rows' share, to be summed over the ranks like those of any parameter.
- * Exchanges run on `lane`. Collective over comm. *lse (may be NULL) is not differentiable. */
+ * multiple of 128. blocks stand for q_base and kv_base, which are not read. Limits are those of this rank's
+ * rows. Run lists are for fx_context_keys keys, fx_context_lists of them, each padded to the same number of
+ * words; with an index those of other ranks are for their travelling blocks. Sinks and tables are whole on
+ * every rank and so are used once a row: their gradients are this rank's rows' share, to be summed over the
+ * ranks like those of any parameter. Exchanges run on `lane`. Collective over comm. *lse (may be NULL) is not
+ * differentiable. */
 fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
-                              fx_value q, fx_value k, fx_value v, fx_value blocks,
+                              fx_value q, fx_value k, fx_value v, const fx_context_blocks *blocks,
                               const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse);
 
 /* Blocks of rank `rank` as q_base or kv_base: int32 [1, T_local / 128]. */

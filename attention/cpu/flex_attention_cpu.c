@@ -157,8 +157,8 @@ static fx_attention_out sum_out(const fx_type *like, float *data) {
 
 /* gradient: dq, dk, dv */
 static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *attr,
-                          const fx_attention_out gradient[3]) {
-  enum { OUT = FIRST_OWN, LSE, DOUT, DLSE };
+                          const fx_attention_out gradient[3], const fx_tensor *dlse) {
+  enum { OUT = FIRST_OWN, LSE, DOUT };
   bound_shape bound;
   FX_TRY(bind_shape(args, attr, FX_ATTENTION_BACKWARD, &bound));
   float *tables[FX_ATTENTION_MAX_BUFFERS] = {NULL};
@@ -169,7 +169,7 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
                                     .out = view_in(args->in[OUT]),
                                     .dout = view_in(args->in[DOUT]),
                                     .lse = args->in[LSE]->data,
-                                    .dlse = args->in[DLSE] ? args->in[DLSE]->data : NULL,
+                                    .dlse = dlse ? dlse->data : NULL,
                                     .dq = gradient[0],
                                     .dk = gradient[1],
                                     .dv = gradient[2],
@@ -187,9 +187,15 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
 }
 
 fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
+  enum { DLSE = FIRST_OWN + 3 };
   fx_attention_out gradient[3];
   for (int i = 0; i < 3; i++) gradient[i] = view_out(args->out[i]);
-  return backward(args, args->attr, gradient);
+  return backward(args, args->attr, gradient, args->in[DLSE]);
+}
+
+fx_status fx_flex_attention_prepare_cpu(const fx_kernel_args *args) {
+  (void)args;
+  return FX_OK;
 }
 
 /* Whether the kernel writes sum i itself; else it writes to the workspace, and what is wanted is added. */
@@ -219,7 +225,7 @@ fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args) {
     gradient[i] = sum_out(in[i], direct ? args->out[i]->data : own);
     if (!direct) own += fx_type_numel(in[i]);
   }
-  FX_TRY(backward(args, &attr->attention, gradient));
+  FX_TRY(backward(args, &attr->attention, gradient, NULL));
   for (int i = 0; i < 3 && !attr->first; i++) {
     float *sum = args->out[i] ? args->out[i]->data : NULL;
     const float *part = gradient[i].data;

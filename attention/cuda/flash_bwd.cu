@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(KEY_THREADS)
   load_tile<KEYS>(k, &a.k, b, head, tile * KEYS, a.T_kv);
   load_tile<KEYS>(v, &a.v, b, head, tile * KEYS, a.T_kv);
   row_walk walk = {head * group, -1, SUBS - 1, EMPTY};
-  bool more = row_walk_next(&walk, args, b, tile, (head + 1) * group, kinds);
+  bool more = row_walk_next(&walk, args, b, tile, (head + 1) * group, kinds), any = more;
   int stage = 0;
   row_stage current = {rows, rows + STEP * PITCH, states[0]};
   if (more) load_rows(args, b, &walk, &current);
@@ -181,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(KEY_THREADS)
     current = next;
   }
   load_wait<0>();
+  if (FX_PARTIAL && !a.first && !any) return;
   store_keys(args, &a.dk, b, head, key, column, a.scale, dk);
   store_keys(args, &a.dv, b, head, key, column, 1.0f, dv);
 }
@@ -216,6 +217,7 @@ extern "C" __global__ void __launch_bounds__(128) flex_bwd_rows(const __grid_con
   const fx_flash_args *args = &a;
   int32_t block = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z, head = h / (a.H / a.K);
   int32_t warp = threadIdx.x / 32, t = block * ROWS + warp * 16 + threadIdx.x % 32 / 4;
+  if (adds_nothing(args, b, h, block, 1)) return;
   elem *q = (elem *)memory, *dout = q + ROWS * PITCH, *kv = dout + ROWS * PITCH;
   float *piece = (float *)(kv + STAGES * 2 * STEP * PITCH) + warp * 16 * (STEP + 4);
   float dq[DB][4];

@@ -331,14 +331,15 @@ static fx_status row_blocks(const fx_flash_module *module, const launch_args *ar
                 plan ? (unsigned)plan->groups * 128 : 128, args, stream);
 }
 
-fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, bool keys, bool rows,
+fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, unsigned work,
                             void *stream) {
   launch_args all = {.flash = args};
-  FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
-                stream));
-  if (args->dsinks)
+  if (work & FX_FLASH_WORK_PREPARE)
+    FX_TRY(launch(module, KERNEL_PREPARE, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
+                  stream));
+  if (work & FX_FLASH_WORK_SINKS)
     FX_TRY(launch(module, KERNEL_SINKS, (fx_cuda_dim){(unsigned)args->H, 1, 1}, 256, &all, stream));
-  if (module->plan[FX_FLASH_KEYS]) FX_TRY(maps_of(module, args, &all.maps));
-  if (keys) FX_TRY(key_blocks(module, &all, stream));
-  return rows ? row_blocks(module, &all, stream) : FX_OK;
+  if (module->plan[FX_FLASH_KEYS] && work >= FX_FLASH_WORK_KEYS) FX_TRY(maps_of(module, args, &all.maps));
+  if (work & FX_FLASH_WORK_KEYS) FX_TRY(key_blocks(module, &all, stream));
+  return work & FX_FLASH_WORK_ROWS ? row_blocks(module, &all, stream) : FX_OK;
 }

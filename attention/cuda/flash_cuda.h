@@ -59,13 +59,14 @@ typedef struct fx_flash_module fx_flash_module;
 fx_status fx_flash_module_get(const fx_cuda_context *context, const fx_flash_key *key,
                               const fx_flash_module **out);
 
-/* Asynchronous on `stream`; allocate nothing. forward: also the partial pass. backward fills lse2, delta and
- * span, then dsinks (where wanted), dk and dv with `keys`, dq with `rows`; gradients of tables must have been
- * cleared. finish: `q` is
+/* Asynchronous on `stream`; allocate nothing. forward: also the partial pass. backward: `work` is
+ * any of FX_FLASH_WORK: PREPARE fills lse2, delta and span, which the others read; SINKS dsinks, KEYS dk and
+ * dv (and gradients of tables, which must have been cleared), ROWS dq. finish: `q` is
  * the fp32 state, of a FORWARD module. */
 fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *args, void *stream);
 fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *args, void *stream);
-fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, bool keys, bool rows,
+enum { FX_FLASH_WORK_PREPARE = 1, FX_FLASH_WORK_SINKS = 2, FX_FLASH_WORK_KEYS = 4, FX_FLASH_WORK_ROWS = 8 };
+fx_status fx_flash_backward(const fx_flash_module *module, const fx_flash_args *args, unsigned work,
                             void *stream);
 
 #ifdef __cplusplus

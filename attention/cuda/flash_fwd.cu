@@ -85,6 +85,7 @@ extern "C" __global__ void __launch_bounds__(128) flex_fwd(const __grid_constant
   const fx_flash_args *args = &a;
   int32_t block = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, b = blockIdx.z, head = h / (a.H / a.K);
   int32_t warp = threadIdx.x / 32, t = block * ROWS + warp * 16 + threadIdx.x % 32 / 4;
+  if (adds_nothing(args, b, h, block, 1)) return;
   elem *q = (elem *)memory, *kv = q + ROWS * PITCH;
   float *piece = (float *)(kv + STAGES * 2 * STEP * PITCH) + warp * 16 * (STEP + 4);
   float o[DB][4];

@@ -203,6 +203,18 @@ FX_DEVICE const int32_t *runs_of(const fx_flash_args *args, int32_t b, int32_t h
   return args->runs + list * args->runs_capacity * 3;
 }
 
+/* Whether none of `blocks` blocks of rows from `block` on sees a key: nothing then happens to what is summed
+ * up over chunks of keys. */
+FX_DEVICE bool adds_nothing(const fx_flash_args *args, int32_t b, int32_t h, int32_t block, int32_t blocks) {
+  bool any = !FX_PARTIAL || args->first || !args->runs;
+  for (int32_t r = block; r < block + blocks && r < args->runs_blocks && !any; r++) {
+    int32_t count;
+    runs_of(args, b, h, r, &count);
+    any = count > 0;
+  }
+  return !any;
+}
+
 /* Without run lists: what limits say of a key tile. */
 FX_DEVICE int kind_by_span(const fx_flash_args *args, const int32_t *span, int32_t tile) {
 #if FX_R > 0

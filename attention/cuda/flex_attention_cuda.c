@@ -193,19 +193,22 @@ static fx_status bind_tables(const fx_kernel_args *args, const fx_attention_attr
   return FX_OK;
 }
 
+enum { OUT = FIRST_OWN, LSE, DOUT, DLSE, PREPARED = DLSE }; /* PREPARED: of the op that adds */
+
+static void bind_prepared(const fx_kernel_args *args, float *prepared, fx_flash_args *out) {
+  int64_t words = rows_words(&args->in[Q]->type);
+  out->lse2 = prepared;
+  out->delta = prepared + words;
+  out->span = (int32_t *)(out->delta + words);
+}
+
 /* All but where dq, dk and dv go. */
 static fx_status bind_backward(const fx_kernel_args *args, const fx_attention_attr *attr,
                                fx_flash_args *out) {
-  enum { OUT = FIRST_OWN, LSE, DOUT, DLSE };
   FX_TRY(bind(args, attr, true, out));
   FX_TRY(view_of(args->in[OUT], "out", &out->out));
   FX_TRY(view_of(args->in[DOUT], "the gradient of out", &out->dout));
-  int64_t words = rows_words(&args->in[Q]->type);
   out->lse = args->in[LSE]->data;
-  out->dlse = data_or_null(args->in[DLSE]);
-  out->lse2 = args->workspace;
-  out->delta = out->lse2 + words;
-  out->span = (int32_t *)(out->delta + words);
   if (args->in[SINKS] && args->out[3]) {
     out->sinks = args->in[SINKS]->data;
     out->dsinks = args->out[3]->data;
@@ -213,30 +216,48 @@ static fx_status bind_backward(const fx_kernel_args *args, const fx_attention_at
   return bind_tables(args, attr, out);
 }
 
-static fx_status run_backward(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_pass pass,
-                              int32_t parts, int32_t first) {
+/* parts: FX_ATTENTION_OF_KEYS and OF_ROWS */
+static fx_status run_backward(const fx_kernel_args *args, const fx_flash_key *key, fx_flash_args *flash,
+                              int32_t parts, unsigned work) {
   static const char *const names[] = {"the gradient of q", "the gradient of k", "the gradient of v"};
   const fx_flash_module *module = NULL;
-  fx_flash_args flash;
-  fx_flash_key key = key_of(args, attr, pass);
-  FX_TRY(fx_flash_module_get(args->gemm, &key, &module));
-  FX_TRY(bind_backward(args, attr, &flash));
-  fx_flash_view *const gradient[] = {&flash.dq, &flash.dk, &flash.dv};
+  fx_flash_view *const gradient[] = {&flash->dq, &flash->dk, &flash->dv};
+  FX_TRY(fx_flash_module_get(args->gemm, key, &module));
   for (int i = 0; i < 3; i++)
     if (parts & (i == 0 ? FX_ATTENTION_OF_ROWS : FX_ATTENTION_OF_KEYS))
       FX_TRY(view_of(args->out[i], names[i], gradient[i]));
-  flash.first = first;
-  return fx_flash_backward(module, &flash, parts & FX_ATTENTION_OF_KEYS, parts & FX_ATTENTION_OF_ROWS,
-                           args->stream);
+  if (parts & FX_ATTENTION_OF_KEYS) work |= FX_FLASH_WORK_KEYS | (flash->dsinks ? FX_FLASH_WORK_SINKS : 0);
+  if (parts & FX_ATTENTION_OF_ROWS) work |= FX_FLASH_WORK_ROWS;
+  return fx_flash_backward(module, flash, work, args->stream);
 }
 
 fx_status fx_flex_attention_grad_cuda(const fx_kernel_args *args) {
-  return run_backward(args, args->attr, FX_FLASH_BACKWARD, FX_ATTENTION_OF_KEYS | FX_ATTENTION_OF_ROWS, 0);
+  fx_flash_args flash;
+  fx_flash_key key = key_of(args, args->attr, FX_FLASH_BACKWARD);
+  FX_TRY(bind_backward(args, args->attr, &flash));
+  flash.dlse = data_or_null(args->in[DLSE]);
+  bind_prepared(args, args->workspace, &flash);
+  return run_backward(args, &key, &flash, FX_ATTENTION_OF_KEYS | FX_ATTENTION_OF_ROWS, FX_FLASH_WORK_PREPARE);
+}
+
+fx_status fx_flex_attention_prepare_cuda(const fx_kernel_args *args) {
+  fx_flash_args flash;
+  fx_flash_key key = key_of(args, args->attr, FX_FLASH_BACKWARD_ADD);
+  FX_TRY(bind_backward(args, args->attr, &flash));
+  flash.dlse = data_or_null(args->in[DLSE]);
+  flash.dsinks = NULL;
+  bind_prepared(args, args->out[0]->data, &flash);
+  return run_backward(args, &key, &flash, 0, FX_FLASH_WORK_PREPARE);
 }
 
 fx_status fx_flex_attention_grad_add_cuda(const fx_kernel_args *args) {
   const fx_attention_add_attr *attr = args->attr;
-  return run_backward(args, &attr->attention, FX_FLASH_BACKWARD_ADD, attr->parts, attr->first);
+  fx_flash_args flash;
+  fx_flash_key key = key_of(args, &attr->attention, FX_FLASH_BACKWARD_ADD);
+  FX_TRY(bind_backward(args, &attr->attention, &flash));
+  bind_prepared(args, args->in[PREPARED]->data, &flash);
+  flash.first = attr->first;
+  return run_backward(args, &key, &flash, attr->parts, 0);
 }
 
 void fx_flex_attention_tile_cuda(bool backward, int32_t D, int32_t tile[2]) {

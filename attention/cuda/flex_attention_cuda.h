@@ -12,6 +12,7 @@
 
 fx_status fx_flex_attention_cuda(const fx_kernel_args *args);
 fx_status fx_flex_attention_grad_cuda(const fx_kernel_args *args);
+fx_status fx_flex_attention_prepare_cuda(const fx_kernel_args *args);
 fx_status fx_flex_attention_grad_add_cuda(const fx_kernel_args *args);
 fx_status fx_flex_attention_partial_cuda(const fx_kernel_args *args);
 fx_status fx_flex_attention_finish_cuda(const fx_kernel_args *args);

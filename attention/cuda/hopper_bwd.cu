@@ -226,6 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   }
   clear(dk), clear(dv);
   ring_place at = {0, 0};
+  bool any = false;
   int32_t candidates = a.H / a.K * c.blocks;
   for (int32_t from = 0; from < candidates; from += THREADS) {
     int32_t mine = from + threadIdx.x;
@@ -235,8 +236,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     __syncwarp();
     barrier_wait(arrived, 0);
     if (count > 0) keys_walk(&c, &at, count, dk, dv);
+    any |= count > 0;
     __syncthreads();
   }
+  if (FX_PARTIAL && !a.first && !any) return;
   give_tile(&a, &a.dk, &maps.dk, b, head, c.key, a.T_kv, c.k, a.scale, dk);
   give_tile(&a, &a.dv, &maps.dv, b, head, c.key, a.T_kv, c.v, 1.0f, dv);
 }
@@ -342,6 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ int32_t span[4];
   int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
   int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory), dout = q + BLOCK_BYTES, arrived = shared_address(&slots.block);
   rows_block c = {&a,
                   &maps,

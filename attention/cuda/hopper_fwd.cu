@@ -166,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ int32_t span[4];
   int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
   int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory);
   forward_block c = {&a, &maps, &slots, &list, b, h, h / (a.H / a.K), q + group * BOX, q + BLOCK_BYTES};
   float o[DB][4];

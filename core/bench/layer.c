@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/bench/layer.h"
+#include "core/model/context.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -233,8 +234,12 @@ static void record(const fx_bench_layer *l, fx_graph *graph, fx_comm *comm) {
   fx_attention_inputs in = inputs_of(l, graph);
   fx_attention_attr attr = l->kind->attr;
   attr.scale = (float)(1 / sqrt((double)D));
+  fx_context_blocks blocks = {FX_NONE, FX_NONE, FX_NONE, 0};
+  if (comm)
+    blocks = fx_context_values(FX_AT(graph), l->setup, input_of(l, graph, l->setup->blocks),
+                               input_of(l, graph, l->setup->shared));
   fx_value out = comm ? fx_context_attention(FX_AT(graph), comm, FX_LANE_COMM_CRITICAL, l->setup->exchange, q,
-                                             k, v, input_of(l, graph, l->setup->blocks), &in, attr, NULL)
+                                             k, v, &blocks, &in, attr, NULL)
                       : fx_flex_attention(FX_AT(graph), q, k, v, &in, attr, NULL);
   if (out == FX_NONE) return;
   record_backward(l, graph, &in, qkv, out, dout);

@@ -5,6 +5,7 @@
 
 #include "core/model/model.h"
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/ops/input.h"
 #include "parallel/context_blocks.h"
 
 enum { BLOCK = FX_LIMITS_ALIGN };
@@ -31,6 +32,16 @@ fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend b
     return fx_context_choose(B, T, config->model.num_key_value_heads, config->model.head_dim,
                              fx_model_dtype(config, backend));
   }
+}
+
+fx_context_blocks fx_context_values(fx_graph *graph, const fx_attention_setup *setup, fx_value blocks,
+                                    fx_value shared) {
+  int64_t count = setup->rows / BLOCK;
+  fx_context_blocks values = {blocks, FX_NONE, FX_NONE, setup->capacity};
+  if (setup->num_rungs == 1 || fx_graph_status(graph) != FX_OK) return values; /* everything, always */
+  values.index = fx_slice_heads(graph, shared, setup->ranks, 1, count);
+  values.base = fx_slice_heads(graph, shared, setup->ranks + count, 1, setup->ranks * count);
+  return values;
 }
 
 /* ---- area ---- */

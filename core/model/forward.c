@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/model/context.h"
 #include "core/model/model.h"
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
@@ -52,7 +53,8 @@ typedef struct recorder {
   float scale;
   fx_value rope_table, ordinal, iteration;
   fx_comm *context; /* ranks that share the sequence, and the blocks of each; NULL: this rank alone */
-  fx_value blocks, my_blocks;
+  fx_context_blocks blocks;
+  fx_value my_blocks;
   uint64_t seed;
   bool dropout;
 } recorder;
@@ -133,7 +135,7 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   inputs.sinks = weight_of(r, s->sinks);
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = weight_of(r, s->table[t]);
   fx_value out = r->context ? fx_context_attention(FX_AT(r->graph), r->context, FX_LANE_COMM_CRITICAL,
-                                                   r->setup->exchange, qkv[0], qkv[1], qkv[2], r->blocks,
+                                                   r->setup->exchange, qkv[0], qkv[1], qkv[2], &r->blocks,
                                                    &inputs, attr, NULL)
                             : fx_flex_attention(FX_AT(r->graph), qkv[0], qkv[1], qkv[2], &inputs, attr, NULL);
   if (out == FX_NONE) return FX_NONE;
@@ -219,10 +221,11 @@ static void attention_fields(recorder *r) {
 }
 
 static void context_fields(recorder *r, const fx_model *model) {
-  r->blocks = field(r, r->setup->blocks);
-  if (r->blocks == FX_NONE) return;
+  fx_value blocks = field(r, r->setup->blocks);
+  if (blocks == FX_NONE) return;
+  r->blocks = fx_context_values(FX_AT(r->graph), r->setup, blocks, field(r, r->setup->shared));
   r->context = model->topology->comm.cp;
-  r->my_blocks = fx_context_blocks_of(FX_AT(r->graph), r->blocks, r->setup->rank, r->setup->ranks);
+  r->my_blocks = fx_context_blocks_of(FX_AT(r->graph), blocks, r->setup->rank, r->setup->ranks);
 }
 
 /* The nodes of the first layer of a kind. */

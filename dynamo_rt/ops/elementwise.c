@@ -152,6 +152,7 @@ static const fx_op g_cast = {
     .max_in = 1,
     .num_out = 1,
     .bf16_cpu = true,
+    .strided_out = 1,
     .attr_bytes = sizeof(int32_t),
     .infer = cast_infer,
     .vjp = cast_vjp,

@@ -110,7 +110,8 @@ static fx_status forward(void *bench_, void *stream) {
 }
 static fx_status backward(void *bench_, void *stream) {
   const bench *b = bench_;
-  return fx_flash_backward(b->module[1], &b->args, true, true, stream);
+  return fx_flash_backward(b->module[1], &b->args,
+                           FX_FLASH_WORK_PREPARE | FX_FLASH_WORK_KEYS | FX_FLASH_WORK_ROWS, stream);
 }
 
 static int ascending(const void *a, const void *b) {

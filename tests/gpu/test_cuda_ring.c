@@ -44,9 +44,12 @@ static void add_gradients(const problem *p, arena *a, void *fused, const call *f
   set_in(&c, IN_OWN, finish->out[0].data, finish->out[0].type);
   set_in(&c, IN_OWN + 1, finish->out[1].data, finish->out[1].type);
   set_in(&c, IN_OWN + 2, upload_rows(p, a, of->dout, (int64_t)of->H * of->D), finish->out[0].type);
+  fx_type prepared = fx_type_2d(FX_F32, 3, fx_type_numel(&finish->out[1].type));
   set_in(&c, IN_OWN + 3, upload_dlse(p, a), finish->out[1].type);
-  const fx_type *in[FX_MAX_IN] = {&c.in[0].type, &c.in[1].type, &c.in[2].type};
-  c.args.workspace = fresh(a, fx_flex_attention_grad_workspace_cuda(in, NULL, &c.attr, 0));
+  set_out(&c, 0, fresh(a, fx_type_bytes(&prepared)), prepared);
+  launch(&c, fx_flex_attention_prepare_cuda);
+  set_in(&c, IN_OWN + 3, c.out[0].data, prepared);
+  c.args.out[0] = NULL;
   c.attr.add.parts = FX_ATTENTION_OF_KEYS;
   for (int i = 0; i < 2; i++) {
     fx_type type = fx_type_of(FX_F32, 4, (int64_t[]){of->B, to - from, of->K, of->D});

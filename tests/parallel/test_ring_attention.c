@@ -94,8 +94,10 @@ static void record(fx_graph *g, const shared_problem *p, const fx_attention_setu
         flex_constant(g, "table", p->c->table, fx_type_1d(FX_F32, fx_flex_table_floats(kind->flex, 0)));
   fx_value q = values->q, k = values->k, v = values->v;
   if (p->bf16) q = fx_cast(g, q, FX_BF16), k = fx_cast(g, k, FX_BF16), v = fx_cast(g, v, FX_BF16);
-  values->out = fx_context_attention(FX_AT(g), comm, FX_LANE_COMM_CRITICAL, s->exchange, q, k, v,
-                                     flex_field(g, s, memory, s->blocks), &in, attr, &values->lse);
+  fx_context_blocks blocks = fx_context_values(FX_AT(g), s, flex_field(g, s, memory, s->blocks),
+                                               flex_field(g, s, memory, s->shared));
+  values->out = fx_context_attention(FX_AT(g), comm, FX_LANE_COMM_CRITICAL, s->exchange, q, k, v, &blocks,
+                                     &in, attr, &values->lse);
   if (fx_graph_status(g) != FX_OK) return;
   if (p->bf16) values->out = fx_cast(g, values->out, FX_F32);
   int64_t n = fx_type_numel(fx_graph_type(g, values->out));
@@ -186,6 +188,7 @@ static fx_status run_rank(fx_control *control, void *ctx) {
   for (int i = 0; i < c->B * c->T; i++) positions[i] = i % c->T - c->doc_start[i];
   fx_attention_batch batch = {c->tokens, positions, c->doc_start, c->doc_end};
   fx_status status = fx_attention_fill(setup, &batch, memory, scratch);
+  setup->capacity = setup->rung[fx_attention_rung(setup, memory)];
   if (status == FX_OK) {
     p->blocks[control->rank] = malloc((size_t)c->T / 128 * sizeof(int32_t));
     memcpy(p->blocks[control->rank], memory[setup->blocks], (size_t)c->T / 128 * sizeof(int32_t));

@@ -82,19 +82,31 @@ static double read_number(const void *data, fx_dtype dtype, int64_t i) {
   return ((const double *)data)[i];
 }
 
+/* Where element i of a view lies. */
+static int64_t place_of(const fx_type *type, int64_t i) {
+  int64_t at = 0;
+  for (int d = type->ndim - 1; d >= 0; d--) {
+    at += i % type->dim[d] * type->stride[d];
+    i /= type->dim[d];
+  }
+  return at;
+}
+
 fx_status fx_cast_cpu(const fx_kernel_args *args) {
   const fx_tensor *x = args->in[0];
   fx_tensor *y = args->out[0];
   int64_t n = fx_type_numel(&y->type);
+  bool contiguous = fx_type_contiguous(&y->type);
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t i = 0; i < n; i++) {
     double number = read_number(x->data, x->type.dtype, i);
+    int64_t at = contiguous ? i : place_of(&y->type, i);
     if (y->type.dtype == FX_F32)
-      ((float *)y->data)[i] = (float)number;
+      ((float *)y->data)[at] = (float)number;
     else if (y->type.dtype == FX_BF16)
-      ((uint16_t *)y->data)[i] = fx_f32_to_bf16((float)number);
+      ((uint16_t *)y->data)[at] = fx_f32_to_bf16((float)number);
     else
-      ((double *)y->data)[i] = number;
+      ((double *)y->data)[at] = number;
   }
   return FX_OK;
 }

@@ -45,6 +45,8 @@ fx_status fx_vocab_numbers_cpu(const fx_kernel_args *args);
 fx_status fx_vocab_merge_cpu(const fx_kernel_args *args);
 fx_status fx_vocab_loss_cpu(const fx_kernel_args *args);
 fx_status fx_dropout_cpu(const fx_kernel_args *args);
+fx_status fx_take_blocks_cpu(const fx_kernel_args *args);
+fx_status fx_add_blocks_cpu(const fx_kernel_args *args);
 fx_status fx_squares_cpu(const fx_kernel_args *args);
 fx_status fx_clip_cpu(const fx_kernel_args *args);
 fx_status fx_adamw_cpu(const fx_kernel_args *args);

@@ -55,19 +55,56 @@ SINGLE_KERNEL(copy_view, FLAT)(const char *x, char *y, view v, int size, i64 n) 
     copy_units(x, y, v, n);
 }
 
+/* ---- blocks of 128 rows by number ---- */
+
+enum { BLOCK_ROWS = 128 };
+
+/* Units of 16 bytes; strides of both sides count them. */
+struct block_view {
+  i64 batch_from, row_from, head_from, batch_to, row_to, head_to;
+  i64 count, heads, units; /* blocks, heads, units of a head's row */
+};
+
+SINGLE_KERNEL(take_blocks, FLAT)(const uint4 *x, const int *index, uint4 *y, block_view v, i64 n) {
+  for (i64 i = grid_index(); i < n; i += grid_stride()) {
+    i64 rest = i / v.units, unit = i - rest * v.units, rows = v.count * BLOCK_ROWS;
+    i64 above = rest / v.heads, head = rest - above * v.heads, b = above / rows, row = above - b * rows;
+    i64 from = index[row / BLOCK_ROWS];
+    uint4 value = make_uint4(0, 0, 0, 0);
+    if (from >= 0)
+      value = x[b * v.batch_from + (from * BLOCK_ROWS + row % BLOCK_ROWS) * v.row_from + head * v.head_from +
+                unit];
+    y[b * v.batch_to + row * v.row_to + head * v.head_to + unit] = value;
+  }
+}
+
+/* fours: float4 of a block; rows of the sum: `blocks` blocks a sample. */
+SINGLE_KERNEL(add_blocks, FLAT)
+(float4 *sum, const float4 *x, const int *index, i64 fours, i64 count, i64 blocks, i64 n) {
+  for (i64 i = grid_index(); i < n; i += grid_stride()) {
+    i64 rest = i / fours, at = i - rest * fours, b = rest / count, block = rest - b * count,
+        to = index[block];
+    if (to < 0) continue;
+    float4 *place = sum + (b * blocks + to) * fours + at, old = *place, more = x[i];
+    *place = make_float4(old.x + more.x, old.y + more.y, old.z + more.z, old.w + more.w);
+  }
+}
+
+/* ---- between types ---- */
+
 /* fx_dtype of casts: the order of FX_DTYPE_LIST */
 enum { F32 = 0, BF16 = 1, F64 = 3 };
 
-__device__ inline void cast_one(const void *x, void *y, int from, int to, i64 i) {
+__device__ inline void cast_one(const void *x, void *y, int from, int to, i64 i, i64 place) {
   double number = from == F32    ? (double)((const float *)x)[i]
                   : from == BF16 ? (double)low_bf16(((const unsigned short *)x)[i])
                                  : ((const double *)x)[i];
   if (to == F32)
-    ((float *)y)[i] = (float)number;
+    ((float *)y)[place] = (float)number;
   else if (to == BF16)
-    ((unsigned short *)y)[i] = (unsigned short)pack_bf16((float)number, 0.0f);
+    ((unsigned short *)y)[place] = (unsigned short)pack_bf16((float)number, 0.0f);
   else
-    ((double *)y)[i] = number;
+    ((double *)y)[place] = number;
 }
 
 /* Eight elements a thread between fp32 and bfloat16, two loads under way. */
@@ -86,5 +123,26 @@ SINGLE_KERNEL(cast, FLAT)(const void *x, void *y, int from, int to, i64 n) {
       out[1] = make_float4(low_bf16(v.z), high_bf16(v.z), low_bf16(v.w), high_bf16(v.w));
     }
   }
-  for (i64 i = 8 * eights + grid_index(); i < n; i += grid_stride()) cast_one(x, y, from, to, i);
+  for (i64 i = 8 * eights + grid_index(); i < n; i += grid_stride()) cast_one(x, y, from, to, i, i);
+}
+
+/* Contiguous to a strided view. wide: from fp32 to bfloat16, and the view counts eight elements. */
+SINGLE_KERNEL(cast_view, FLAT)(const void *x, void *y, view v, int from, int to, int wide, i64 n) {
+  for (i64 i = grid_index(); i < n; i += grid_stride()) {
+    i64 rest = i, place = 0;
+#pragma unroll
+    for (int d = 4; d >= 0; d--) {
+      if (d < v.first) continue;
+      i64 above = d == v.first ? 0 : rest / v.dim[d];
+      place += (rest - above * v.dim[d]) * v.stride_to[d];
+      rest = above;
+    }
+    if (wide) {
+      float4 a = ((const float4 *)x)[2 * i], b = ((const float4 *)x)[2 * i + 1];
+      ((uint4 *)y)[place] =
+          make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
+    } else {
+      cast_one(x, y, from, to, i, place);
+    }
+  }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/ops/blocks.h"
 #include "dynamo_rt/ops/cpu/kernels_cpu.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 
@@ -104,5 +105,55 @@ fx_status fx_cast_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *y = args->out[0]->data;
   int from = (int)args->in[0]->type.dtype, to = (int)args->out[0]->type.dtype;
   int64_t n = fx_type_numel(&args->out[0]->type);
-  return fx_cuda_run_flat(args, FX_CUDA_CAST, FX_F32, n, FX_CUDA_ARGS(&x, &y, &from, &to, &n));
+  if (fx_type_contiguous(&args->out[0]->type))
+    return fx_cuda_run_flat(args, FX_CUDA_CAST, FX_F32, n, FX_CUDA_ARGS(&x, &y, &from, &to, &n));
+  enum { WIDE = 8 };
+  view v = merge_dimensions(&args->in[0]->type, &args->out[0]->type);
+  int end = FX_MAX_DIMS - 1,
+      wide = from == FX_F32 && to == FX_BF16 && ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
+  wide = wide && v.stride_to[end] == 1 && v.dim[end] % WIDE == 0;
+  for (int d = 0; d < end; d++) wide = wide && v.stride_to[d] % WIDE == 0;
+  if (wide) {
+    v.dim[end] /= WIDE;
+    for (int d = 0; d < end; d++) v.stride_to[d] /= WIDE;
+    n /= WIDE;
+  }
+  return fx_cuda_run_flat(args, FX_CUDA_CAST_VIEW, FX_F32, 16 * n,
+                          FX_CUDA_ARGS(&x, &y, &v, &from, &to, &wide, &n));
+}
+
+/* ---- blocks ---- */
+
+typedef struct block_view { /* of convert.cu */
+  int64_t batch_from, row_from, head_from, batch_to, row_to, head_to;
+  int64_t count, heads, units;
+} block_view;
+
+fx_status fx_take_blocks_cuda(const fx_kernel_args *args) {
+  const fx_type *from = &args->in[0]->type, *to = &args->out[0]->type;
+  void *x = args->in[0]->data, *index = args->in[1]->data, *y = args->out[0]->data;
+  int64_t unit = 16 / (int64_t)fx_dtype_bytes(from->dtype);
+  block_view v = {
+      from->stride[0] / unit, from->stride[1] / unit, from->stride[2] / unit,     to->stride[0] / unit,
+      to->stride[1] / unit,   to->stride[2] / unit,   to->dim[1] / FX_BLOCK_ROWS, to->dim[2],
+      to->dim[3] / unit};
+  int64_t n = fx_type_numel(to) / unit;
+  bool whole = ((uintptr_t)x | (uintptr_t)y) % 16 == 0 && to->dim[3] % unit == 0;
+  for (int d = 0; d < 3; d++) whole = whole && from->stride[d] % unit == 0 && to->stride[d] % unit == 0;
+  if (!whole)
+    return fx_error(FX_ERR_UNSUPPORTED,
+                    "picking blocks on CUDA: heads do not begin at multiples of 16 bytes");
+  return fx_cuda_run_flat(args, FX_CUDA_TAKE_BLOCKS, FX_F32, 16 * n, FX_CUDA_ARGS(&x, &index, &y, &v, &n));
+}
+
+fx_status fx_add_blocks_cuda(const fx_kernel_args *args) {
+  const fx_type *sum = &args->out[0]->type, *x = &args->in[1]->type;
+  void *to = args->out[0]->data, *from = args->in[1]->data, *index = args->in[2]->data;
+  int64_t floats = FX_BLOCK_ROWS * x->dim[2] * x->dim[3], fours = floats / 4;
+  int64_t count = x->dim[1] / FX_BLOCK_ROWS, blocks = sum->dim[1] / FX_BLOCK_ROWS;
+  int64_t n = x->dim[0] * count * fours;
+  if (((uintptr_t)to | (uintptr_t)from) % 16 != 0)
+    return fx_error(FX_ERR_UNSUPPORTED, "adding blocks on CUDA: sums do not begin at a multiple of 16 bytes");
+  return fx_cuda_run_flat(args, FX_CUDA_ADD_BLOCKS, FX_F32, 16 * n,
+                          FX_CUDA_ARGS(&to, &from, &index, &fours, &count, &blocks, &n));
 }

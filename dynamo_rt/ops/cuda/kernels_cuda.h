@@ -21,6 +21,9 @@ extern "C" {
   X(FILL, "convert.cu", "fill", SINGLE)                       \
   X(COPY_VIEW, "convert.cu", "copy_view", SINGLE)             \
   X(CAST, "convert.cu", "cast", SINGLE)                       \
+  X(CAST_VIEW, "convert.cu", "cast_view", SINGLE)             \
+  X(TAKE_BLOCKS, "convert.cu", "take_blocks", SINGLE)         \
+  X(ADD_BLOCKS, "convert.cu", "add_blocks", SINGLE)           \
   X(BIAS_ACT, "linear.cu", "bias_act", TYPED)                 \
   X(ACT_GRAD, "linear.cu", "act_grad", TYPED)                 \
   X(SWIGLU, "linear.cu", "swiglu", TYPED)                     \
@@ -148,6 +151,8 @@ fx_status fx_vocab_numbers_cuda(const fx_kernel_args *args);
 fx_status fx_vocab_merge_cuda(const fx_kernel_args *args);
 fx_status fx_vocab_loss_cuda(const fx_kernel_args *args);
 fx_status fx_dropout_cuda(const fx_kernel_args *args);
+fx_status fx_take_blocks_cuda(const fx_kernel_args *args);
+fx_status fx_add_blocks_cuda(const fx_kernel_args *args);
 fx_status fx_squares_cuda(const fx_kernel_args *args);
 fx_status fx_clip_cuda(const fx_kernel_args *args);
 fx_status fx_adamw_cuda(const fx_kernel_args *args);
