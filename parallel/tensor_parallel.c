@@ -51,3 +51,18 @@ fx_value fx_tensor_leave(fx_graph *graph, const fx_tensor_parallel *tp, fx_value
   int64_t rows[2] = {fx_type_rows(type), fx_type_cols(type)};
   return fx_reduce_scatter(graph, tp->comm, FX_LANE_COMM_CRITICAL, fx_reshape(graph, x, 2, rows));
 }
+
+/* All pieces enter before the first leaves: the lane keeps its order, and what the second piece needs must
+ * not wait behind what the first one makes. */
+fx_value fx_tensor_by_rows(fx_graph *graph, const fx_tensor_parallel *tp, int pieces, fx_value x,
+                           fx_tensor_part part, void *ctx) {
+  fx_value piece[FX_MAX_IN];
+  FX_ASSERT(pieces >= 1 && pieces <= FX_MAX_IN);
+  if (fx_graph_status(graph) != FX_OK) return FX_NONE;
+  if (pieces == 1) return fx_tensor_leave(graph, tp, part(graph, ctx, fx_tensor_enter(graph, tp, x)));
+  int64_t rows = fx_graph_type(graph, x)->dim[0] / pieces;
+  for (int i = 0; i < pieces; i++)
+    piece[i] = fx_tensor_enter(graph, tp, fx_slice_rows(graph, x, i * rows, rows));
+  for (int i = 0; i < pieces; i++) piece[i] = fx_tensor_leave(graph, tp, part(graph, ctx, piece[i]));
+  return fx_assemble_rows(graph, piece, pieces);
+}

@@ -33,6 +33,13 @@ fx_value fx_tensor_enter(fx_graph *graph, const fx_tensor_parallel *tp, fx_value
  * E], else as x. */
 fx_value fx_tensor_leave(fx_graph *graph, const fx_tensor_parallel *tp, fx_value x);
 
+/* leave(part(enter(x))) for a part that computes every row by itself (a feed-forward layer without the bias
+ * of its last product), in `pieces` of the rows, so that one piece travels while another is computed. x as in
+ * fx_tensor_enter; its rows are a multiple of `pieces`. part is called once a piece and records its layer. */
+typedef fx_value (*fx_tensor_part)(fx_graph *graph, void *ctx, fx_value x);
+fx_value fx_tensor_by_rows(fx_graph *graph, const fx_tensor_parallel *tp, int pieces, fx_value x,
+                           fx_tensor_part part, void *ctx);
+
 #ifdef __cplusplus
 }
 #endif

@@ -54,6 +54,7 @@ typedef struct recorder {
   fx_value rope_table, ordinal, iteration;
   fx_comm *context; /* ranks that share the sequence, and the blocks of each; NULL: this rank alone */
   fx_context_blocks blocks;
+  int64_t pieces; /* parallel.tensor_pieces */
   fx_value my_blocks;
   uint64_t seed;
   bool dropout;
@@ -90,12 +91,16 @@ static fx_value by_samples(const recorder *r, fx_value x) {
   return fx_reshape(FX_AT(r->graph), x, 3, (int64_t[]){r->setup->B, r->setup->rows, cols});
 }
 
+/* The bias of a product that was summed over ranks; one rank has it added already. */
+static fx_value add_summed_bias(const recorder *r, fx_value x, int32_t bias) {
+  return r->share->tp.comm && bias >= 0 ? fx_add_bias(FX_AT(r->graph), x, weight_of(r, bias)) : x;
+}
+
 /* A row-parallel product, the sum over ranks, then the bias. */
 static fx_value linear_sum(const recorder *r, fx_value x, int32_t weight, int32_t bias) {
   const fx_tensor_parallel *tp = &r->share->tp;
   x = linear(r, x, weight, tp->comm ? -1 : bias, FX_ACT_NONE);
-  x = fx_tensor_leave(FX_AT(r->graph), tp, x);
-  return tp->comm && bias >= 0 ? fx_add_bias(FX_AT(r->graph), x, weight_of(r, bias)) : x;
+  return add_summed_bias(r, fx_tensor_leave(FX_AT(r->graph), tp, x), bias);
 }
 
 static fx_value dropout(const recorder *r, fx_value x, const char *site) {
@@ -145,14 +150,36 @@ static fx_value attention(const recorder *r, fx_value x, const fx_layer_storages
   return linear_sum(r, out, s->proj, s->proj_bias);
 }
 
-static fx_value feed_forward(const recorder *r, fx_value x, const fx_layer_storages *s) {
+/* What a feed-forward layer needs of its recorder. */
+typedef struct feed_forward_part {
+  const recorder *r;
+  const fx_layer_storages *s;
+} feed_forward_part;
+
+/* Up to the last product, without its bias where a sum over ranks follows. */
+static fx_value feed_forward_rows(fx_graph *graph, void *ctx, fx_value x) {
   static const fx_activation map[] = {[FX_MODEL_ACTIVATION_SWIGLU] = FX_ACT_NONE,
                                       [FX_MODEL_ACTIVATION_GELU] = FX_ACT_GELU,
                                       [FX_MODEL_ACTIVATION_GELU_TANH] = FX_ACT_GELU_TANH};
-  x = fx_tensor_enter(FX_AT(r->graph), &r->share->tp, x);
-  fx_value h = linear(r, x, s->up, s->up_bias, map[r->m->activation]);
-  if (r->m->activation == FX_MODEL_ACTIVATION_SWIGLU) h = fx_swiglu(FX_AT(r->graph), h);
-  return linear_sum(r, h, s->down, s->down_bias);
+  const feed_forward_part *f = ctx;
+  const recorder *r = f->r;
+  fx_value h = linear(r, x, f->s->up, f->s->up_bias, map[r->m->activation]);
+  if (r->m->activation == FX_MODEL_ACTIVATION_SWIGLU) h = fx_swiglu(FX_AT(graph), h);
+  return linear(r, h, f->s->down, r->share->tp.comm ? -1 : f->s->down_bias, FX_ACT_NONE);
+}
+
+/* Pieces of a rank's rows that travel apart: two where each is large enough to keep a GPU busy. */
+static int tensor_pieces(const recorder *r) {
+  enum { LEAST_ROWS = 2048 };
+  int64_t wanted = r->pieces, rows = in_shards(r) ? shard_rows(r) : 1;
+  if (wanted == 0) wanted = rows >= 2 * LEAST_ROWS ? 2 : 1;
+  return rows % wanted == 0 ? (int)wanted : 1;
+}
+
+static fx_value feed_forward(const recorder *r, fx_value x, const fx_layer_storages *s) {
+  feed_forward_part part = {r, s};
+  x = fx_tensor_by_rows(FX_AT(r->graph), &r->share->tp, tensor_pieces(r), x, feed_forward_rows, &part);
+  return add_summed_bias(r, x, s->down_bias);
 }
 
 static fx_value layer(const recorder *r, fx_value x, const fx_layer_storages *s, int32_t kind) {
@@ -273,6 +300,7 @@ fx_value fx_model_hidden(const fx_model *model, fx_graph *graph, const fx_model_
                 .rope_table = FX_NONE,
                 .my_blocks = FX_NONE,
                 .seed = (uint64_t)model->config->train.seed,
+                .pieces = model->config->parallel.tensor_pieces,
                 .dropout = train && m->dropout > 0};
   attention_fields(&r);
   context_fields(&r, model);

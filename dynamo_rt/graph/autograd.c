@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices are special: the gradients of all slices of one value (q, k, v of a fused projection) are not padded
- * and added but assembled, so that their producers write side by side into one buffer. They wait in `slices`
- * until the producer of the sliced value is reached; every reader of a value comes after its producer, so all
- * are there. */
+/* Slices are special: the gradients of all slices of one value (q, k, v of a fused projection, pieces of its
+ * rows) are not padded and added but assembled, so that their producers write side by side into one buffer.
+ * They wait in `slices` until the producer of the sliced value is reached; every reader of a value comes
+ * after its producer, so all are there. */
 #include "dynamo_rt/graph/autograd.h"
 
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 
 typedef struct slice_grad {
   fx_value base, grad;
-  int64_t column;
+  int64_t first; /* column or row */
+  bool rows;
 } slice_grad;
 
 typedef struct tape {
@@ -30,41 +31,64 @@ static void contribute(tape *t, fx_value value, fx_value grad) {
   t->grad[value] = t->grad[value] == FX_NONE ? grad : fx_add(t->graph, t->grad[value], grad);
 }
 
+static bool is_slice(const fx_node *node) {
+  return fx_slice_column(node) >= 0 || fx_slice_row(node) >= 0;
+}
+
 static void mark_needed(tape *t, const fx_value *wrt, int count, int64_t num_nodes) {
   for (int i = 0; i < count; i++) t->needed[wrt[i]] = true;
   for (int64_t n = 0; n < num_nodes; n++) {
     const fx_node *node = &t->graph->nodes[n];
     bool needed = false;
     for (int i = 0; i < node->op->max_in; i++) needed |= node->in[i] != FX_NONE && t->needed[node->in[i]];
-    if (!node->op->vjp && fx_slice_column(node) < 0) needed = false;
+    if (!node->op->vjp && !is_slice(node)) needed = false;
     for (int i = 0; needed && i < node->op->num_out; i++)
       if (node->out[i] != FX_NONE) t->needed[node->out[i]] = true;
   }
 }
 
-/* Lays the waiting slice gradients of `base` side by side. */
+/* The waiting gradients of slices of `base`, by their first column or row. */
+static fx_status collect_slices(const tape *t, fx_value base, slice_grad slices[FX_MAX_IN], int *count) {
+  *count = 0;
+  for (int64_t i = 0; i < t->num_slices; i++) {
+    slice_grad slice = t->slices[i];
+    int at = *count;
+    if (slice.base != base) continue;
+    if (at == FX_MAX_IN) return fx_error(FX_ERR_GRAPH, "more than %d slices of one value", FX_MAX_IN);
+    for (; at > 0 && slices[at - 1].first > slice.first; at--) slices[at] = slices[at - 1];
+    slices[at] = slice;
+    ++*count;
+    if (at > 0 && slices[at - 1].first == slice.first)
+      return fx_error(FX_ERR_GRAPH, "a slice is read twice; read it once and reuse it");
+    if (slice.rows != slices[0].rows)
+      return fx_error(FX_ERR_GRAPH, "a value is sliced by rows and by columns");
+  }
+  return FX_OK;
+}
+
+/* Lays the waiting slice gradients of `base` side by side, or one below the other. */
 static fx_status assemble_slices(tape *t, fx_value base) {
+  slice_grad slices[FX_MAX_IN];
   fx_value parts[FX_MAX_IN];
   int64_t columns[FX_MAX_IN], covered = 0;
   int count = 0;
-  for (int64_t i = 0; i < t->num_slices; i++) {
-    if (t->slices[i].base != base) continue;
-    if (count == FX_MAX_IN) return fx_error(FX_ERR_GRAPH, "more than %d slices of one value", FX_MAX_IN);
-    const fx_type *type = fx_graph_type(t->graph, t->slices[i].grad);
-    columns[count] = t->slices[i].column;
-    covered += type->dim[type->ndim - 1] * type->dim[type->ndim - 2];
-    for (int j = 0; j < count; j++)
-      if (columns[j] == columns[count])
-        return fx_error(FX_ERR_GRAPH, "a slice is read twice; read it once and reuse it");
-    parts[count++] = t->slices[i].grad;
-  }
+  FX_TRY(collect_slices(t, base, slices, &count));
   if (count == 0) return FX_OK;
   fx_type type = *fx_graph_type(t->graph, base);
-  if (covered != fx_type_cols(&type))
-    return fx_error(FX_ERR_UNSUPPORTED,
-                    "slices cover %lld of %lld columns; the gradient of the rest is undefined",
-                    (long long)covered, (long long)fx_type_cols(&type));
-  contribute(t, base, fx_assemble(t->graph, parts, columns, count, type));
+  bool rows = slices[0].rows;
+  for (int i = 0; i < count; i++) {
+    const fx_type *part = fx_graph_type(t->graph, slices[i].grad);
+    columns[i] = slices[i].first;
+    covered += rows ? part->dim[0] : part->dim[part->ndim - 1] * part->dim[part->ndim - 2];
+    parts[i] = slices[i].grad;
+  }
+  int64_t all = rows ? type.dim[0] : fx_type_cols(&type);
+  if (covered != all)
+    return fx_error(FX_ERR_UNSUPPORTED, "slices cover %lld of %lld %s; the gradient of the rest is undefined",
+                    (long long)covered, (long long)all, rows ? "rows" : "columns");
+  contribute(t, base,
+             rows ? fx_assemble_rows(t->graph, parts, count)
+                  : fx_assemble(t->graph, parts, columns, count, type));
   return fx_graph_status(t->graph);
 }
 
@@ -83,9 +107,11 @@ static fx_status visit(tape *t, int64_t index) {
     reached |= dout[i] != FX_NONE;
   }
   if (!reached) return FX_OK;
-  if (fx_slice_column(&node) >= 0) {
+  if (is_slice(&node)) {
+    bool rows = fx_slice_row(&node) >= 0;
     FX_TRY(fx_grow(&t->slices, &t->slice_capacity, t->num_slices + 1, sizeof *t->slices));
-    t->slices[t->num_slices++] = (slice_grad){node.in[0], dout[0], fx_slice_column(&node)};
+    t->slices[t->num_slices++] =
+        (slice_grad){node.in[0], dout[0], rows ? fx_slice_row(&node) : fx_slice_column(&node), rows};
     return FX_OK;
   }
   if (!node.op->vjp) return FX_OK;

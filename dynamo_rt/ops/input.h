@@ -27,11 +27,13 @@ fx_value fx_slice_heads(fx_graph *graph, fx_value x, int64_t column, int64_t hea
  * The parts' producers write straight into it; all must allow strided outputs and be used here only. */
 fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count, fx_type type);
 
-/* x [N, ...] contiguous -> its rows [first, first + count); no copy, not differentiable. */
+/* x [N, ...] contiguous -> its rows [first, first + count); no copy. Gradients of slices that together cover
+ * all rows once are written one below the other in one buffer; a value is sliced by rows or by columns. */
 fx_value fx_slice_rows(fx_graph *graph, fx_value x, int64_t first, int64_t count);
 
-/* Parts [n_i, ...] one below the other: [sum of n_i, ...]. Their producers write straight into it where a
- * part is a whole buffer that nobody reads yet; others are copied. count >= 1; parts is scratch afterwards.
+/* Parts [n_i, ...] one below the other: [sum of n_i, ...]; differentiable. Their producers write straight
+ * into it where a part is a whole buffer that nobody reads yet; others are copied. count >= 1; parts is
+ * scratch afterwards.
  */
 fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count);
 
@@ -39,8 +41,10 @@ fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count);
  * together they fill it. The fold pass makes the producer of a part write in its place where it can. */
 fx_value fx_join(fx_graph *graph, const fx_value *parts, const int64_t *offsets, int count, int64_t n);
 
-/* The column of a slice made by fx_slice_heads, -1 when node is none. */
+/* The column of a slice made by fx_slice_heads, the first row of one by fx_slice_rows; -1 when node is none.
+ */
 int64_t fx_slice_column(const fx_node *node);
+int64_t fx_slice_row(const fx_node *node);
 
 #ifdef __cplusplus
 }

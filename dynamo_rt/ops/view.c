@@ -198,7 +198,7 @@ static fx_status rows_infer(const fx_type *const *in, const void *attr, fx_type 
 }
 
 static const fx_op g_slice_rows = {
-    .name = "slice_rows",
+    .name = "slice_rows", /* its backward is autograd's, too */
     .min_in = 1,
     .max_in = 1,
     .num_out = 1,
@@ -216,6 +216,10 @@ fx_value fx_slice_rows(fx_graph *graph, fx_value x, int64_t first, int64_t count
   attr.first = first;
   attr.count = count;
   return fx_graph_record(graph, &g_slice_rows, &attr, (fx_value[]){x}, NULL);
+}
+
+int64_t fx_slice_row(const fx_node *node) {
+  return node->op == &g_slice_rows ? ((const rows_attr *)node->attr)->first : -1;
 }
 
 /* ---- assemble ---- */
@@ -238,6 +242,30 @@ static const fx_op g_assemble = {
     .attr_bytes = sizeof(assemble_attr),
     .effects = FX_EFFECT_ASSEMBLE,
     .infer = assemble_infer,
+};
+
+/* Each part gets its rows of the gradient. */
+static fx_status assemble_rows_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout,
+                                   fx_value *din) {
+  fx_node whole = *node; /* recording moves the nodes */
+  int64_t first = 0;
+  for (int i = 0; i < FX_MAX_IN && whole.in[i] != FX_NONE; i++) {
+    int64_t count = fx_graph_type(graph, whole.in[i])->dim[0];
+    din[i] = fx_slice_rows(graph, dout[0], first, count);
+    first += count;
+  }
+  return fx_graph_status(graph);
+}
+
+static const fx_op g_assemble_rows = {
+    .name = "assemble_rows",
+    .min_in = 1,
+    .max_in = FX_MAX_IN,
+    .num_out = 1,
+    .attr_bytes = sizeof(assemble_attr),
+    .effects = FX_EFFECT_ASSEMBLE,
+    .infer = assemble_infer,
+    .vjp = assemble_rows_vjp,
 };
 
 /* strided: the place is not contiguous. */
@@ -285,7 +313,7 @@ static fx_value assemble_some_rows(fx_graph *graph, const fx_value *parts, int c
     attr.type.dim[0] += graph->values[parts[i]].type.dim[0];
     in[i] = can_be_placed(graph, parts[i], false) ? parts[i] : fx_copy(graph, parts[i]);
   }
-  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  fx_value whole = fx_graph_record(graph, &g_assemble_rows, &attr, in, NULL);
   if (whole == FX_NONE) return FX_NONE;
   int64_t offset = 0;
   for (int i = 0; i < count; i++) {

@@ -199,15 +199,17 @@ static void check_layouts(const char *model, const char *other, const layout *la
 static void llama(void) {
   CHECK_LAYOUTS(LLAMA("num_key_value_heads: 2") "attention: {variant: document_causal}",
                 LLAMA("num_key_value_heads: 2") "attention: {variant: causal}", {2, "tensor: 2"},
-                {4, "tensor: 4"}, {8, "tensor: 8"}, {2, "tensor: 2, sequence: false"},
-                {8, "tensor: 8, sequence: false"}, {4, "tensor: 2"}, {8, "tensor: 4, sequence: false"});
+                {2, "tensor: 2, tensor_pieces: 2"}, {4, "tensor: 4, tensor_pieces: 4"}, {4, "tensor: 4"},
+                {8, "tensor: 8"}, {2, "tensor: 2, sequence: false"}, {8, "tensor: 8, sequence: false"},
+                {4, "tensor: 2"}, {8, "tensor: 4, sequence: false"});
 }
 
 static void llama_tied(void) {
   CHECK_LAYOUTS(
       LLAMA("num_key_value_heads: 4, tie_word_embeddings: true, bias: true") "attention: {variant: causal}",
       LLAMA("num_key_value_heads: 4, tie_word_embeddings: true, bias: true") "attention: {variant: full}",
-      {2, "tensor: 2"}, {8, "tensor: 8"}, {8, "tensor: 8, sequence: false"});
+      {2, "tensor: 2"}, {2, "tensor: 2, tensor_pieces: 2"}, {8, "tensor: 8"},
+      {8, "tensor: 8, sequence: false"});
 }
 
 /* c_attn is one tensor of q | k | v; dropout draws by place. */

@@ -34,7 +34,7 @@ same() { python3 "$TMP/compare.py" "$TMP" "$@"; }
 
 declare -A layouts=(
   [zero1]="parallel.zero=1" [zero2]="parallel.zero=2 train.micro_batch_size=2"
-  [tensor]="parallel.tensor=2" [sequence]="parallel.tensor=2 parallel.sequence=true"
+  [tensor]="parallel.tensor=2 parallel.sequence=false" [sequence]="parallel.tensor=2 parallel.tensor_pieces=2"
   [ring]="parallel.context=2 parallel.context_exchange=ring" [allgather]="parallel.context=2 parallel.context_exchange=allgather")
 for dtype in float32 bfloat16; do
   check "$dtype: one rank" train "one-$dtype" 1 runtime.dtype=$dtype
