@@ -136,6 +136,16 @@ static fx_value rec_linear(fx_graph *g, const fx_value *a, const int32_t *ids) {
   (void)ids;
   return fx_linear(FX_AT(g), a[0], a[1], FX_NONE, (fx_linear_attr){0, FX_ACT_NONE});
 }
+/* Each row by itself, in two pieces of unequal size, so that only their order tells them apart. */
+static fx_value rec_by_rows(fx_graph *g, const fx_value *a, const int32_t *ids) {
+  (void)ids;
+  fx_linear_attr layout = {1, FX_ACT_NONE};
+  fx_value x = fx_reshape(FX_AT(g), a[0], 2, (int64_t[]){ROWS, I}), part[2];
+  for (int i = 0; i < 2; i++)
+    part[i] =
+        fx_linear(FX_AT(g), fx_slice_rows(FX_AT(g), x, i ? 3 : 0, i ? ROWS - 3 : 3), a[1], a[2], layout);
+  return fx_assemble_rows(FX_AT(g), part, 2);
+}
 static fx_value rec_add_bias(fx_graph *g, const fx_value *a, const int32_t *ids) {
   (void)ids;
   return fx_add_bias(FX_AT(g), a[0], a[1]);
@@ -207,6 +217,13 @@ static const op_case g_cases[] = {
      {X3(I), W2(I, O), W1(O)},
      ROWS *O,
      rec_linear_bias,
+     ref_linear_bias,
+     1},
+    {"linear, rows in pieces",
+     {ROWS * I, I *O, O},
+     {X3(I), W2(I, O), W1(O)},
+     ROWS *O,
+     rec_by_rows,
      ref_linear_bias,
      1},
     {"a bias apart", {ROWS * O, O}, {X3(O), W1(O)}, ROWS *O, rec_add_bias, ref_add_bias, 1},

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "dynamo_rt/device/cuda/driver.h"
+#include "dynamo_rt/ops/blocks.h"
 #include "dynamo_rt/ops/embedding.h"
 #include "dynamo_rt/ops/input.h"
 #include "dynamo_rt/ops/linear.h"
@@ -61,6 +62,32 @@ static void build_casts(gpu_world *w) {
   world_output(w, "wide", wide);
   world_output(w, "back", fx_cast(FX_AT(w->graph), half, FX_F32));
   world_output(w, "narrow", fx_cast(FX_AT(w->graph), wide, FX_BF16));
+}
+
+/* Blocks of rows of heads of 64 (q, k, v of one projection), picked, added and cast between strided places.
+ */
+static void build_blocks(gpu_world *w) {
+  enum { B = 2, N = 5, H = 3, D = 64, COUNT = 4, WIDE = 2 * H * D };
+  static const int32_t numbers[COUNT] = {3, 0, -1, 4};
+  fx_graph *g = w->graph;
+  gpu_buffer *picked = world_buffer(w, "index", fx_type_1d(FX_I32, COUNT), false);
+  memcpy(picked->data, numbers, sizeof numbers);
+  fx_value index = fx_graph_persistent(FX_AT(g), "index", picked->data, picked->type);
+  fx_value x = world_elements(w, "x", fx_type_3d(FX_F32, B, N * FX_BLOCK_ROWS, WIDE), 1), parts[2];
+  fx_dtype dtype = fx_graph_type(g, x)->dtype;
+  fx_type small = fx_type_3d(dtype, B, COUNT * FX_BLOCK_ROWS, WIDE);
+  for (int i = 0; i < 2; i++)
+    parts[i] = fx_take_blocks(FX_AT(g), fx_slice_heads(FX_AT(g), x, (1 - i) * H * D, H, D), index, COUNT);
+  world_output(w, "picked", fx_assemble(FX_AT(g), parts, (int64_t[]){0, H * D}, 2, small));
+  if (w->half) return;
+  fx_value sum =
+      world_normals(w, "sum", fx_type_of(FX_F32, 4, (int64_t[]){B, N * FX_BLOCK_ROWS, H, D}), 1, true);
+  fx_value more =
+      world_normals(w, "more", fx_type_of(FX_F32, 4, (int64_t[]){B, COUNT * FX_BLOCK_ROWS, H, D}), 1, false);
+  fx_add_blocks(FX_AT(g), sum, more, index);
+  for (int i = 0; i < 2; i++) parts[i] = fx_cast(FX_AT(g), more, FX_BF16);
+  small.dtype = FX_BF16;
+  world_output(w, "cast", fx_assemble(FX_AT(g), parts, (int64_t[]){H * D, 0}, 2, small));
 }
 
 /* ---- linear ---- */
@@ -346,6 +373,7 @@ typedef struct op_case {
 static const op_case g_cases[] = {
     {"pointwise", build_pointwise, 1e-7, 4e-3, {ODD_SHAPES, {37, 130}}},
     {"casts", build_casts, 0, 0, {{1, 24}, {3, 1667}}},
+    {"blocks of rows", build_blocks, 0, 4e-3, {{1, 1}}},
     {"linear", build_linear_plain, 2e-6, 6e-3, {{33, 52}, {3, 24}}},
     {"linear bias gelu", build_linear_gelu, 3e-6, 1e-2, {{33, 52}, {300, 104}}},
     {"linear in_out bias", build_linear_bias, 3e-6, 6e-3, {{33, 52}, {1500, 100}}},
