@@ -79,7 +79,7 @@ fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const 
   FX_TRY_GOTO(fx_calloc(&area, blocks, sizeof *area), free_memory);
   FX_TRY_GOTO(fx_calloc(&order, blocks, sizeof *order), free_memory);
   FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
-  FX_TRY_GOTO(fx_context_area(setup, buffers, area, scratch), free_memory);
+  FX_TRY_GOTO(fx_context_area(setup, buffers, area, NULL, scratch), free_memory);
   count_shares(setup, memory[setup->blocks], area, order, &c);
   *out = c;
   c.share = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank of a context-parallel group computes of each batch: the assignment of blocks of 128 positions
- * to ranks, by the area that the model's masks let them see, and the rows of a batch that are this rank's.
- * One assignment serves all layers: areas are summed over them. */
+ * to ranks, by the area that the model's masks let them see and by whose keys must travel for it, and the
+ * rows of a batch that are this rank's. One assignment serves all layers: areas are summed over them. */
 #ifndef FX_CORE_MODEL_CONTEXT_H
 #define FX_CORE_MODEL_CONTEXT_H
 
@@ -21,11 +21,18 @@ fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend b
 /* Scratch bytes of fx_context_assign. */
 size_t fx_context_scratch(const fx_attention_setup *setup);
 
+/* Of each block of 128 queries: the blocks of 128 keys [first, last) around all that its queries see in any
+ * layer, head and sample; both 0 where they see nothing. May hold more than that, never less. */
+typedef struct fx_context_reach {
+  int32_t *first, *last; /* [T / 128] each, the caller's memory */
+} fx_context_reach;
+
 /* Visible pairs of each block's queries, summed over layers, heads and samples; exact where limits represent
- * the mask, else a partial tile counts as half of one. buffer[kind]: the kind's buffers by number in its
- * variant's pool. area[T / 128]; scratch as above. */
+ * the mask, else a partial tile counts as half of one. Kinds without layers do not count. buffer[kind]: the
+ * kind's buffers by number in its variant's pool. area[T / 128]; reach: NULL if not asked for; scratch as
+ * above. */
 fx_status fx_context_area(const fx_attention_setup *setup, const void *const *const *buffer, double *area,
-                          void *scratch);
+                          const fx_context_reach *reach, void *scratch);
 
 /* blocks[T / 128]: global position of every block of 128, rank by rank. */
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
