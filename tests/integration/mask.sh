@@ -43,7 +43,7 @@ check "one character a pair" diff want.txt <(grep '^|' out.txt)
 check "a PNG of 8 x 8" test "$(head -c 24 small.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a0000000d494844520000000800000008
 
 # 8 blocks of 128, block i sees 128 * 128 i + 128 * 129 / 2 pairs: to and fro is even for 2 and 4 ranks; 3 blocks a rank are not.
-check "a causal mask shared by 4 ranks" shows imbalance=1.0 ranks=4 blocks_a_rank=2 -- attention.variant=causal --length 1024 --ranks 4
+check "a causal mask shared by 4 ranks" shows imbalance=1.0 ranks=4 blocks_a_rank=2 travelling_blocks=2 -- attention.variant=causal --length 1024 --ranks 4
 check "neighbouring blocks would not be even" test "$(field imbalance_neighbours)" = 1.74926829
 check "three blocks a rank" shows ranks=2 imbalance=1.05548331 -- attention.variant=causal --length 768 --ranks 2
 check "documents are dealt by area" shows ranks=4 -- attention.variant=document_causal --length 65536 --documents 3000 --ranks 4
