@@ -122,19 +122,49 @@ static fx_status create_kind(fx_attention_setup *setup, const fx_config *config,
   return FX_OK;
 }
 
-/* The assignment of blocks, where ranks share the sequence. */
-static void plan_context(fx_attention_setup *setup, const fx_config *config) {
+static bool reads_batch(const fx_attention_kind *kind) {
+  if (!kind->program) return false;
+  const fx_mask_facts *facts = fx_mask_program_facts(kind->program);
+  const fx_ex_pool *pool = kind->flex->variant->pool;
+  for (int32_t i = 0; i < fx_ex_num_buffers(pool); i++)
+    if (facts->reads[i] && !fx_ex_buffer_at(pool, i)->constant) return true;
+  return false;
+}
+
+/* Capacities: all, and where a batch may need less of the ring, less. If masks are the same for all batches,
+ * so is what travels; one batch tells. If not, steps of a factor of four: a capacity that is up to four times
+ * what is needed still saves most of what a sparse mask can, and each one costs a recording. */
+static fx_status plan_rungs(fx_attention_setup *setup) {
+  bool of_batch = false;
+  for (int32_t k = 0; k < setup->num_kinds; k++) of_batch = of_batch || reads_batch(&setup->kind[k]);
+  if (of_batch) {
+    int32_t all = setup->rung[0];
+    for (int32_t parts = 4; parts <= 16; parts *= 4)
+      if ((all + parts - 1) / parts < setup->rung[setup->num_rungs - 1])
+        setup->rung[setup->num_rungs++] = (all + parts - 1) / parts;
+    return FX_OK;
+  }
+  int32_t need;
+  FX_TRY(fx_context_need(setup, &need));
+  need = need > 1 ? need : 1;
+  if (need < setup->rung[0]) setup->rung[setup->num_rungs++] = need;
+  return FX_OK;
+}
+
+/* The assignment of blocks, where ranks share the sequence, and what travels. */
+static fx_status plan_context(fx_attention_setup *setup, const fx_config *config) {
   int32_t count = setup->rows / FX_LIMITS_ALIGN;
   setup->blocks = setup->shared = -1;
   setup->capacity = setup->rung[0] = count;
   setup->num_rungs = 1;
-  if (setup->ranks == 1) return;
+  if (setup->ranks == 1) return FX_OK;
   setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
-  if (setup->exchange == FX_CONTEXT_RING)
-    setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
   for (int64_t l = 0; l < config->model.num_hidden_layers; l++)
     setup->kind[fx_config_layer_variant(config, l)].layers++;
   widen_scratch(setup, fx_context_scratch(setup));
+  if (setup->exchange != FX_CONTEXT_RING) return FX_OK;
+  setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
+  return plan_rungs(setup);
 }
 
 fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
@@ -167,7 +197,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
     FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
     setup->kind[i].attr.dq_apart = fx_flex_attention_dq_apart(backend);
   }
-  plan_context(setup, config);
+  FX_TRY_GOTO(plan_context(setup, config), destroy_setup);
   *out = setup;
   return FX_OK;
 destroy_setup:

@@ -2,6 +2,7 @@
 #include "core/model/context.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/model/model.h"
@@ -69,9 +70,9 @@ static size_t kind_scratch(const fx_attention_setup *setup, const fx_attention_k
 static size_t deal_scratch(const fx_attention_setup *setup) {
   return fx_align_up(fx_context_deal_scratch(setup->T / BLOCK, setup->ranks), FX_ALIGN);
 }
-/* Of one number and two limits a block. */
+/* Of each block its area, what it sees, and whether it travels. */
 static size_t area_scratch(const fx_attention_setup *setup) {
-  return fx_align_up((size_t)(setup->T / BLOCK) * (sizeof(double) + 2 * sizeof(int32_t)), FX_ALIGN);
+  return fx_align_up((size_t)(setup->T / BLOCK) * (sizeof(double) + 2 * sizeof(int32_t) + 1), FX_ALIGN);
 }
 
 size_t fx_context_scratch(const fx_attention_setup *setup) {
@@ -187,16 +188,50 @@ static double block_cost(const fx_attention_setup *setup) {
   return floor(pairs) * (double)uses;
 }
 
-fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
-                            int32_t *blocks, void *scratch) {
+/* Who computes which blocks, rank by rank, and by block number which of them travel (in scratch). */
+static fx_status deal(const fx_attention_setup *setup, const void *const *const *buffer, int32_t *order,
+                      const uint8_t **travels, void *scratch) {
   int32_t count = setup->T / BLOCK;
   double *area = scratch;
-  fx_context_reach reach = {(int32_t *)(area + count), (int32_t *)(area + count) + count};
+  int32_t *first = (int32_t *)(area + count), *last = first + count;
+  uint8_t *needed = (uint8_t *)(last + count);
   char *rest = (char *)scratch + area_scratch(setup);
+  fx_context_reach reach = {first, last};
   FX_TRY(fx_context_area(setup, buffer, area, &reach, rest));
-  fx_context_deal(area, reach.first, reach.last, count, setup->ranks, block_cost(setup), blocks, rest);
-  for (int32_t i = 0; i < count; i++) blocks[i] *= BLOCK;
+  fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), order, rest);
+  fx_context_needed(first, last, count, setup->ranks, order, needed, rest);
+  *travels = needed;
   return FX_OK;
+}
+
+fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
+                            int32_t *blocks, void *scratch) {
+  const uint8_t *travels;
+  FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
+  for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
+  return FX_OK;
+}
+
+fx_status fx_context_need(const fx_attention_setup *setup, int32_t *most) {
+  const void *none[FX_EX_MAX_BUFFERS] = {NULL};
+  const void *const *buffer[FX_ATTENTION_MAX_KINDS] = {none, none, none, none};
+  const uint8_t *travels;
+  int32_t *order = NULL, share = setup->rows / BLOCK;
+  char *scratch = NULL;
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&order, (size_t)(setup->T / BLOCK), sizeof *order), free_memory);
+  FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
+  FX_TRY_GOTO(deal(setup, buffer, order, &travels, scratch), free_memory);
+  *most = 0;
+  for (int r = 0; r < setup->ranks; r++) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < share; i++) count += travels[order[r * share + i]];
+    *most = count > *most ? count : *most;
+  }
+free_memory:
+  free(scratch);
+  free(order);
+  return status;
 }
 
 void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,
