@@ -290,16 +290,36 @@ static fx_status fill_buffers(const fx_attention_setup *setup, int32_t index, co
   return fx_mask_check(kind->program, &in);
 }
 
-/* One pass's run lists: one, or one for the keys of each rank. */
+/* The keys that a run list is for: with a ring, one rank's, and of another rank's those that travel. Returns
+ * their number. */
+static int32_t find_keys(const fx_attention_setup *setup, void *const *memory, int32_t list,
+                         const int32_t **base) {
+  int32_t share = setup->rows / FX_LIMITS_ALIGN;
+  *base = setup->blocks < 0 ? NULL : (const int32_t *)memory[setup->blocks] + list * share;
+  if (setup->shared < 0 || list == setup->rank)
+    return fx_context_keys(setup->exchange, setup->ranks, setup->rows);
+  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
+  *base = shared.base + list * share;
+  return shared.count[list] * FX_LIMITS_ALIGN;
+}
+
+/* One pass's run lists: one, or one for the keys of each rank. A list of fewer keys has its counts and runs
+ * where that of all keys has them. */
 static fx_status fill_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward,
-                           fx_mask_batch in, const int32_t *blocks, const fx_limits *limits,
-                           void *const *memory, void *scratch) {
-  fx_runs runs = plan_runs(setup, kind, backward);
+                           fx_mask_batch in, const fx_limits *limits, void *const *memory, void *scratch) {
+  const fx_runs whole = plan_runs(setup, kind, backward);
   int32_t *at = memory[kind->runs + backward];
   for (int32_t list = 0; list < fx_context_lists(setup->exchange, setup->ranks); list++) {
-    fx_runs_bind(&runs, at + list * list_words(&runs));
-    if (blocks) in.kv.base = blocks + list * (setup->rows / FX_LIMITS_ALIGN);
-    FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
+    int32_t keys = find_keys(setup, memory, list, &in.kv.base);
+    fx_runs runs = whole;
+    if (keys > 0)
+      runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, whole.block, whole.tile,
+                               whole.capacity);
+    fx_runs_bind(&runs, at + list * list_words(&whole));
+    if (keys > 0)
+      FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
+    else
+      fx_runs_clear(&runs);
   }
   return FX_OK;
 }
@@ -321,7 +341,7 @@ static fx_status fill_mask(const fx_attention_setup *setup, const fx_attention_k
     FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
   }
   for (int backward = 0; backward < 2; backward++)
-    FX_TRY(fill_runs(setup, kind, backward, in, blocks, by_limits ? &limits : NULL, memory, scratch));
+    FX_TRY(fill_runs(setup, kind, backward, in, by_limits ? &limits : NULL, memory, scratch));
   return FX_OK;
 }
 
@@ -346,13 +366,12 @@ int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) 
   return rung;
 }
 
-/* Everything travels. */
-static void fill_shared(const fx_attention_setup *setup, const int32_t *blocks, int32_t *field) {
-  int32_t count = setup->rows / FX_LIMITS_ALIGN;
-  fx_attention_shared shared = fx_attention_shared_at(setup, field);
-  for (int r = 0; r < setup->ranks; r++) shared.count[r] = count;
-  for (int32_t i = 0; i < count; i++) shared.index[i] = i;
-  memcpy(shared.base, blocks, (size_t)(setup->ranks * count) * sizeof *blocks);
+static fx_status assign(const fx_attention_setup *setup, const void *const *const *buffers,
+                        void *const *memory, void *scratch) {
+  int32_t *blocks = memory[setup->blocks];
+  if (setup->shared < 0) return fx_context_assign(setup, buffers, blocks, NULL, scratch);
+  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
+  return fx_context_assign(setup, buffers, blocks, &shared, scratch);
 }
 
 /* All buffers first: who computes which rows depends on the masks of all kinds. */
@@ -364,8 +383,7 @@ fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_
     buffers[i] = buffer[i];
     FX_TRY(fill_buffers(setup, i, batch, memory, buffer[i]));
   }
-  if (setup->blocks >= 0) FX_TRY(fx_context_assign(setup, buffers, memory[setup->blocks], scratch));
-  if (setup->shared >= 0) fill_shared(setup, memory[setup->blocks], memory[setup->shared]);
+  if (setup->blocks >= 0) FX_TRY(assign(setup, buffers, memory, scratch));
   for (int32_t i = 0; i < setup->num_kinds; i++)
     FX_TRY(fill_mask(setup, &setup->kind[i], buffer[i], memory, scratch));
   return FX_OK;

@@ -204,10 +204,34 @@ static fx_status deal(const fx_attention_setup *setup, const void *const *const 
   return FX_OK;
 }
 
+/* Numbers of those among `count` blocks that travel; returns how many. */
+static int32_t find_travelling(const int32_t *order, int32_t count, const uint8_t *travels, int32_t *number) {
+  int32_t found = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (travels[order[i]]) number[found++] = i;
+  return found;
+}
+
+/* Behind the positions of blocks that travel: that of the rank's first block. */
+static void fill_shared(const fx_attention_setup *setup, const int32_t *order, const uint8_t *travels,
+                        const fx_attention_shared *shared) {
+  int32_t share = setup->rows / BLOCK;
+  for (int r = 0; r < setup->ranks; r++) {
+    const int32_t *mine = order + r * share;
+    int32_t *base = shared->base + r * share, count = find_travelling(mine, share, travels, base);
+    shared->count[r] = count;
+    for (int32_t i = 0; i < share; i++) {
+      if (r == setup->rank) shared->index[i] = i < count ? base[i] : -1;
+      base[i] = BLOCK * mine[i < count ? base[i] : 0];
+    }
+  }
+}
+
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
-                            int32_t *blocks, void *scratch) {
+                            int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
   const uint8_t *travels;
   FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
+  if (shared) fill_shared(setup, blocks, travels, shared);
   for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
   return FX_OK;
 }

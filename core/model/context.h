@@ -34,9 +34,10 @@ typedef struct fx_context_reach {
 fx_status fx_context_area(const fx_attention_setup *setup, const void *const *const *buffer, double *area,
                           const fx_context_reach *reach, void *scratch);
 
-/* blocks[T / 128]: global position of every block of 128, rank by rank. */
+/* blocks[T / 128]: global position of every block of 128, rank by rank. shared: what travels; NULL if not
+ * asked for. */
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
-                            int32_t *blocks, void *scratch);
+                            int32_t *blocks, const fx_attention_shared *shared, void *scratch);
 
 /* Most blocks of a rank that travel, where no kind's mask reads what a batch brings. Allocates; for set-up.
  */

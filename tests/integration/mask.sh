@@ -49,6 +49,12 @@ check "three blocks a rank" shows ranks=2 imbalance=1.05548331 -- attention.vari
 check "documents are dealt by area" shows ranks=4 -- attention.variant=document_causal --length 65536 --documents 3000 --ranks 4
 check "and evenly" awk -v x="$(field imbalance)" -v y="$(field imbalance_neighbours)" 'BEGIN { exit !(x >= 1 && x < 1.001 && y > 1.01) }'
 check "shares in the text" grep -q "shares          0: 25\.0" out.txt
+# A window of 512 reaches back 4 blocks: with neighbouring blocks on each of 4 ranks, that many of one are seen by the next.
+check "few keys travel for a window" shows travelling_blocks=4 blocks_a_rank=16 -- attention.variant=sliding_window \
+  attention.params.window=512 parallel.context_exchange=ring --length 8192 --ranks 4
+check "and the text says so" grep -q "travelling      at most 4 of a rank's 16 blocks (25.0%)" out.txt
+check "all are gathered otherwise" shows travelling_blocks=16 -- attention.variant=sliding_window \
+  attention.params.window=512 parallel.context_exchange=allgather --length 8192 --ranks 4
 check "a sequence that does not divide" refuses 2 '1000 is not a multiple of 128 x parallel.context=3' "$config" --length 1000 --ranks 3
 check "one rank shares nothing" refuses 2 'ranks takes a number from 2' "$config" --ranks 1
 
