@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank of a context-parallel group computes which blocks of queries.
+/* Which rank of a context-parallel group computes which blocks of queries, and whose keys must travel for it.
  *
  * A sequence is cut into blocks of 128 positions; every rank takes equally many. Their work differs with what
- * the mask lets them see, so blocks are dealt by area. Pure arithmetic on what every rank knows: all ranks
- * arrive at the same assignment without a message. */
+ * the mask lets them see, and where a mask is sparse (documents, windows) a block's keys travel only if a
+ * query of another rank sees them. Blocks are dealt so that neither is much. Pure arithmetic on what every
+ * rank knows, exact where areas and cost are whole numbers: all ranks arrive at the same assignment without a
+ * message. */
 #ifndef FX_PARALLEL_CONTEXT_BLOCKS_H
 #define FX_PARALLEL_CONTEXT_BLOCKS_H
 
@@ -15,12 +17,27 @@ extern "C" {
 #endif
 
 /* blocks is a multiple of ranks. area[blocks]: visible pairs of each block's queries, not negative.
- * order[blocks]: block numbers, rank by rank, ascending within a rank. scratch: fx_context_deal_scratch
- * bytes, 8-byte aligned. The better of two ways, the first where both are as good: to and fro (0 1 .. n-1 n-1
- * .. 1 0), which is even for a causal mask, and the largest block first to the rank with the least area that
- * has room (Graham, "Bounds on multiprocessing timing anomalies", 1969, with equal counts). */
-void fx_context_deal(const double *area, int32_t blocks, int ranks, int32_t *order, void *scratch);
+ * [first[b], last[b]): blocks of keys around all that queries of block b see, within [0, blocks); empty where
+ * they see nothing. block_cost: what it costs a rank that one of its blocks travels, in the unit of area; 0
+ * where nothing is saved by keeping it. order[blocks]: block numbers, rank by rank, ascending within a rank.
+ * scratch: fx_context_deal_scratch bytes, 8-byte aligned.
+ *
+ * The least of (largest share of area + block_cost * most travelling blocks of a rank) over several ways, the
+ * first where they are equal:
+ *   to and fro     0 1 .. n-1 n-1 .. 1 0, which is even for a causal mask;
+ *   segments       of 1, 2, 4, .. neighbouring blocks while every rank gets equally many, the largest first
+ * to the rank with the least area that has room (Graham, "Bounds on multiprocessing timing anomalies", 1969,
+ * with equal counts); whole pieces   the sequence cut where at most one block is seen across (ends of
+ * documents), pieces too large for one rank cut into strips of several lengths, dealt like segments by their
+ * area and what of them would travel. Takes O((blocks * ranks + blocks log blocks) * log blocks). */
+void fx_context_deal(const double *area, const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
+                     double block_cost, int32_t *order, void *scratch);
 size_t fx_context_deal_scratch(int32_t blocks, int ranks);
+
+/* needed[blocks], by block number: 1 where some rank other than the block's own has queries whose
+ * [first, last) holds the block, else 0. The rest as above. O(blocks * ranks). */
+void fx_context_needed(const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
+                       const int32_t *order, uint8_t *needed, void *scratch);
 
 /* Area of rank `rank` under an order. */
 double fx_context_share(const double *area, int32_t blocks, int ranks, const int32_t *order, int rank);

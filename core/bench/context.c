@@ -59,6 +59,14 @@ static void count_shares(const fx_attention_setup *setup, const int32_t *assigne
   for (int r = 0; r < out->ranks; r++) out->share[r] = all > 0 ? out->share[r] / all : 1.0 / out->ranks;
 }
 
+static int64_t count_travelling(const fx_attention_setup *setup, void *const *memory) {
+  int32_t most = 0;
+  if (setup->shared < 0) return setup->rows / FX_LIMITS_ALIGN;
+  const int32_t *count = fx_attention_shared_at(setup, memory[setup->shared]).count;
+  for (int r = 0; r < setup->ranks; r++) most = count[r] > most ? count[r] : most;
+  return most;
+}
+
 fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const *memory,
                                    fx_bench_context *out) {
   size_t blocks = (size_t)(setup->T / FX_LIMITS_ALIGN);
@@ -66,6 +74,7 @@ fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const 
   const void *const *buffers[FX_ATTENTION_MAX_KINDS];
   fx_bench_context c = {.ranks = setup->ranks,
                         .blocks = setup->rows / FX_LIMITS_ALIGN,
+                        .travelling = count_travelling(setup, memory),
                         .exchange = fx_context_exchange_name(setup->exchange)};
   double *area = NULL;
   int32_t *order = NULL;
@@ -79,7 +88,7 @@ fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const 
   FX_TRY_GOTO(fx_calloc(&area, blocks, sizeof *area), free_memory);
   FX_TRY_GOTO(fx_calloc(&order, blocks, sizeof *order), free_memory);
   FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
-  FX_TRY_GOTO(fx_context_area(setup, buffers, area, scratch), free_memory);
+  FX_TRY_GOTO(fx_context_area(setup, buffers, area, NULL, scratch), free_memory);
   count_shares(setup, memory[setup->blocks], area, order, &c);
   *out = c;
   c.share = NULL;

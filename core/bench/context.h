@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How evenly ranks that share a sequence would share its work: the assignment of a training batch, for one
- * made-up sample. */
+/* How evenly ranks that share a sequence would share its work, and how many keys would travel: the assignment
+ * of a training batch, for one made-up sample. */
 #ifndef FX_CORE_BENCH_CONTEXT_H
 #define FX_CORE_BENCH_CONTEXT_H
 
@@ -16,6 +16,7 @@ typedef struct fx_bench_context {
   double *share;        /* [ranks] of the visible pairs of all layers and heads; they sum to 1 */
   double imbalance;     /* largest share over the mean; 1 where nothing is visible */
   double contiguous;    /* the same, were every rank given neighbouring blocks */
+  int64_t travelling;   /* most blocks of a rank whose keys travel: seen by another rank, or all */
   const char *exchange; /* what the ranks would use: "ring", "allgather" */
 } fx_bench_context;
 

@@ -122,19 +122,49 @@ static fx_status create_kind(fx_attention_setup *setup, const fx_config *config,
   return FX_OK;
 }
 
-/* The assignment of blocks, where ranks share the sequence. */
-static void plan_context(fx_attention_setup *setup, const fx_config *config) {
+static bool reads_batch(const fx_attention_kind *kind) {
+  if (!kind->program) return false;
+  const fx_mask_facts *facts = fx_mask_program_facts(kind->program);
+  const fx_ex_pool *pool = kind->flex->variant->pool;
+  for (int32_t i = 0; i < fx_ex_num_buffers(pool); i++)
+    if (facts->reads[i] && !fx_ex_buffer_at(pool, i)->constant) return true;
+  return false;
+}
+
+/* Capacities: all, and where a batch may need less of the ring, less. If masks are the same for all batches,
+ * so is what travels; one batch tells. If not, steps of a factor of four: a capacity that is up to four times
+ * what is needed still saves most of what a sparse mask can, and each one costs a recording. */
+static fx_status plan_rungs(fx_attention_setup *setup) {
+  bool of_batch = false;
+  for (int32_t k = 0; k < setup->num_kinds; k++) of_batch = of_batch || reads_batch(&setup->kind[k]);
+  if (of_batch) {
+    int32_t all = setup->rung[0];
+    for (int32_t parts = 4; parts <= 16; parts *= 4)
+      if ((all + parts - 1) / parts < setup->rung[setup->num_rungs - 1])
+        setup->rung[setup->num_rungs++] = (all + parts - 1) / parts;
+    return FX_OK;
+  }
+  int32_t need;
+  FX_TRY(fx_context_need(setup, &need));
+  need = need > 1 ? need : 1;
+  if (need < setup->rung[0]) setup->rung[setup->num_rungs++] = need;
+  return FX_OK;
+}
+
+/* The assignment of blocks, where ranks share the sequence, and what travels. */
+static fx_status plan_context(fx_attention_setup *setup, const fx_config *config) {
   int32_t count = setup->rows / FX_LIMITS_ALIGN;
   setup->blocks = setup->shared = -1;
   setup->capacity = setup->rung[0] = count;
   setup->num_rungs = 1;
-  if (setup->ranks == 1) return;
+  if (setup->ranks == 1) return FX_OK;
   setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
-  if (setup->exchange == FX_CONTEXT_RING)
-    setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
   for (int64_t l = 0; l < config->model.num_hidden_layers; l++)
     setup->kind[fx_config_layer_variant(config, l)].layers++;
   widen_scratch(setup, fx_context_scratch(setup));
+  if (setup->exchange != FX_CONTEXT_RING) return FX_OK;
+  setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
+  return plan_rungs(setup);
 }
 
 fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
@@ -158,6 +188,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
   setup->ranks = ranks, setup->rank = rank;
   if (ranks > 1) setup->exchange = fx_context_exchange_of(config, backend, B, T);
   setup->H = (int32_t)config->model.num_attention_heads;
+  setup->K = (int32_t)config->model.num_key_value_heads;
   setup->turn_token = (int32_t)config->attention.turn_token;
   for (int backward = 0; backward < 2; backward++)
     fx_flex_attention_tile(backend, backward, (int32_t)config->model.head_dim, setup->tile[backward]);
@@ -166,7 +197,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
     FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
     setup->kind[i].attr.dq_apart = fx_flex_attention_dq_apart(backend);
   }
-  plan_context(setup, config);
+  FX_TRY_GOTO(plan_context(setup, config), destroy_setup);
   *out = setup;
   return FX_OK;
 destroy_setup:
@@ -259,16 +290,36 @@ static fx_status fill_buffers(const fx_attention_setup *setup, int32_t index, co
   return fx_mask_check(kind->program, &in);
 }
 
-/* One pass's run lists: one, or one for the keys of each rank. */
+/* The keys that a run list is for: with a ring, one rank's, and of another rank's those that travel. Returns
+ * their number. */
+static int32_t find_keys(const fx_attention_setup *setup, void *const *memory, int32_t list,
+                         const int32_t **base) {
+  int32_t share = setup->rows / FX_LIMITS_ALIGN;
+  *base = setup->blocks < 0 ? NULL : (const int32_t *)memory[setup->blocks] + list * share;
+  if (setup->shared < 0 || list == setup->rank)
+    return fx_context_keys(setup->exchange, setup->ranks, setup->rows);
+  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
+  *base = shared.base + list * share;
+  return shared.count[list] * FX_LIMITS_ALIGN;
+}
+
+/* One pass's run lists: one, or one for the keys of each rank. A list of fewer keys has its counts and runs
+ * where that of all keys has them. */
 static fx_status fill_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward,
-                           fx_mask_batch in, const int32_t *blocks, const fx_limits *limits,
-                           void *const *memory, void *scratch) {
-  fx_runs runs = plan_runs(setup, kind, backward);
+                           fx_mask_batch in, const fx_limits *limits, void *const *memory, void *scratch) {
+  const fx_runs whole = plan_runs(setup, kind, backward);
   int32_t *at = memory[kind->runs + backward];
   for (int32_t list = 0; list < fx_context_lists(setup->exchange, setup->ranks); list++) {
-    fx_runs_bind(&runs, at + list * list_words(&runs));
-    if (blocks) in.kv.base = blocks + list * (setup->rows / FX_LIMITS_ALIGN);
-    FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
+    int32_t keys = find_keys(setup, memory, list, &in.kv.base);
+    fx_runs runs = whole;
+    if (keys > 0)
+      runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, whole.block, whole.tile,
+                               whole.capacity);
+    fx_runs_bind(&runs, at + list * list_words(&whole));
+    if (keys > 0)
+      FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
+    else
+      fx_runs_clear(&runs);
   }
   return FX_OK;
 }
@@ -290,7 +341,7 @@ static fx_status fill_mask(const fx_attention_setup *setup, const fx_attention_k
     FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
   }
   for (int backward = 0; backward < 2; backward++)
-    FX_TRY(fill_runs(setup, kind, backward, in, blocks, by_limits ? &limits : NULL, memory, scratch));
+    FX_TRY(fill_runs(setup, kind, backward, in, by_limits ? &limits : NULL, memory, scratch));
   return FX_OK;
 }
 
@@ -315,13 +366,12 @@ int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) 
   return rung;
 }
 
-/* Everything travels. */
-static void fill_shared(const fx_attention_setup *setup, const int32_t *blocks, int32_t *field) {
-  int32_t count = setup->rows / FX_LIMITS_ALIGN;
-  fx_attention_shared shared = fx_attention_shared_at(setup, field);
-  for (int r = 0; r < setup->ranks; r++) shared.count[r] = count;
-  for (int32_t i = 0; i < count; i++) shared.index[i] = i;
-  memcpy(shared.base, blocks, (size_t)(setup->ranks * count) * sizeof *blocks);
+static fx_status assign(const fx_attention_setup *setup, const void *const *const *buffers,
+                        void *const *memory, void *scratch) {
+  int32_t *blocks = memory[setup->blocks];
+  if (setup->shared < 0) return fx_context_assign(setup, buffers, blocks, NULL, scratch);
+  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
+  return fx_context_assign(setup, buffers, blocks, &shared, scratch);
 }
 
 /* All buffers first: who computes which rows depends on the masks of all kinds. */
@@ -333,8 +383,7 @@ fx_status fx_attention_fill(const fx_attention_setup *setup, const fx_attention_
     buffers[i] = buffer[i];
     FX_TRY(fill_buffers(setup, i, batch, memory, buffer[i]));
   }
-  if (setup->blocks >= 0) FX_TRY(fx_context_assign(setup, buffers, memory[setup->blocks], scratch));
-  if (setup->shared >= 0) fill_shared(setup, memory[setup->blocks], memory[setup->shared]);
+  if (setup->blocks >= 0) FX_TRY(assign(setup, buffers, memory, scratch));
   for (int32_t i = 0; i < setup->num_kinds; i++)
     FX_TRY(fill_mask(setup, &setup->kind[i], buffer[i], memory, scratch));
   return FX_OK;

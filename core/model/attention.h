@@ -44,7 +44,7 @@ typedef struct fx_attention_kind {
 } fx_attention_kind;
 
 typedef struct fx_attention_setup {
-  int32_t B, T, H;
+  int32_t B, T, H, K;
   int32_t rows; /* queries a rank: T / ranks */
   int ranks, rank;
   fx_context_exchange exchange; /* with several ranks */

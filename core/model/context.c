@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/model/context.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/model/model.h"
@@ -79,8 +81,9 @@ static size_t kind_scratch(const fx_attention_setup *setup, const fx_attention_k
 static size_t deal_scratch(const fx_attention_setup *setup) {
   return fx_align_up(fx_context_deal_scratch(setup->T / BLOCK, setup->ranks), FX_ALIGN);
 }
+/* Of each block its area, what it sees, and whether it travels. */
 static size_t area_scratch(const fx_attention_setup *setup) {
-  return fx_align_up((size_t)(setup->T / BLOCK) * sizeof(double), FX_ALIGN);
+  return fx_align_up((size_t)(setup->T / BLOCK) * (sizeof(double) + 2 * sizeof(int32_t) + 1), FX_ALIGN);
 }
 
 size_t fx_context_scratch(const fx_attention_setup *setup) {
@@ -92,70 +95,178 @@ size_t fx_context_scratch(const fx_attention_setup *setup) {
   return area_scratch(setup) + most;
 }
 
+/* What adding up fills: area, and where asked for, reach. */
+typedef struct totals {
+  double *area;
+  const fx_context_reach *reach;
+} totals;
+
+static void see(const totals *sum, int32_t block, int32_t first, int32_t last) {
+  const fx_context_reach *reach = sum->reach;
+  if (!reach || first >= last) return;
+  bool blind = reach->last[block] == 0;
+  if (blind || first < reach->first[block]) reach->first[block] = first;
+  if (last > reach->last[block]) reach->last[block] = last;
+}
+
 /* Lists that samples or heads share count as often as they are used. */
-static void add_limits(const fx_limits *limits, double weight, double *area) {
+static void add_limits(const fx_limits *limits, double weight, const totals *sum) {
   for (int32_t b = 0; b < limits->Bm; b++)
     for (int32_t h = 0; h < fx_limits_heads(limits); h++)
       for (int32_t r = 0; r < limits->R; r++) {
-        int64_t at = fx_limits_at(limits, r, b, h);
-        for (int32_t t = 0; t < limits->T; t++)
-          area[t / BLOCK] += weight * (limits->hi[at + t] - limits->lo[at + t]);
+        const int32_t *lo = limits->lo + fx_limits_at(limits, r, b, h),
+                      *hi = limits->hi + fx_limits_at(limits, r, b, h);
+        for (int32_t t = 0; t < limits->T; t++) {
+          if (lo[t] >= hi[t]) continue;
+          sum->area[t / BLOCK] += weight * (hi[t] - lo[t]);
+          see(sum, t / BLOCK, lo[t] / BLOCK, (hi[t] - 1) / BLOCK + 1);
+        }
       }
 }
 
-static void add_runs(const fx_runs *runs, double weight, double *area) {
+static void add_runs(const fx_runs *runs, double weight, const totals *sum) {
   for (int32_t b = 0; b < runs->Bm; b++)
     for (int32_t h = 0; h < fx_runs_heads(runs); h++)
       for (int32_t i = 0; i < runs->blocks; i++) {
         int32_t count;
         const fx_run *run = fx_runs_get_head(runs, b, h, i, &count);
-        for (int32_t k = 0; k < count; k++)
-          area[i] +=
-              weight * (run[k].end - run[k].begin) * (BLOCK * BLOCK) / (run[k].kind == FX_RUN_FULL ? 1 : 2);
+        for (int32_t k = 0; k < count; k++) {
+          int32_t part = run[k].kind == FX_RUN_FULL ? 1 : 2;
+          sum->area[i] += weight * (run[k].end - run[k].begin) * (BLOCK * BLOCK) / part;
+          see(sum, i, run[k].begin, run[k].end);
+        }
       }
 }
 
+static void add_all(const fx_attention_setup *setup, double weight, const totals *sum) {
+  int32_t count = setup->T / BLOCK;
+  for (int32_t i = 0; i < count; i++) {
+    sum->area[i] += weight * BLOCK * setup->T;
+    see(sum, i, 0, count);
+  }
+}
+
 static fx_status add_kind(const fx_attention_setup *setup, const fx_attention_kind *kind,
-                          const void *const *buffer, double *area, char *scratch) {
+                          const void *const *buffer, const totals *sum, char *scratch) {
   fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = kind->flex->uniform};
   double uses = (double)kind->layers * setup->B * setup->H;
   size_t built_at = 0;
   kind_scratch(setup, kind, &built_at);
   if (!kind->program) {
-    for (int32_t i = 0; i < setup->T / BLOCK; i++) area[i] += uses * BLOCK * setup->T;
+    add_all(setup, uses, sum);
   } else if (by_limits(kind)) {
     fx_limits limits = whole_limits(setup, kind);
     fx_limits_bind(&limits, scratch + built_at);
     FX_TRY(fx_mask_limits_build(kind->program, &in, &limits, scratch));
-    add_limits(&limits, uses / limits.Bm / fx_limits_heads(&limits), area);
+    add_limits(&limits, uses / limits.Bm / fx_limits_heads(&limits), sum);
   } else {
     fx_runs runs = whole_runs(setup, kind);
     fx_runs_bind(&runs, scratch + built_at);
     FX_TRY(fx_mask_runs_build(kind->program, &in, NULL, &runs, scratch));
-    add_runs(&runs, uses / runs.Bm / fx_runs_heads(&runs), area);
+    add_runs(&runs, uses / runs.Bm / fx_runs_heads(&runs), sum);
   }
   return FX_OK;
 }
 
 fx_status fx_context_area(const fx_attention_setup *setup, const void *const *const *buffer, double *area,
-                          void *scratch) {
-  memset(area, 0, (size_t)(setup->T / BLOCK) * sizeof *area);
+                          const fx_context_reach *reach, void *scratch) {
+  size_t count = (size_t)(setup->T / BLOCK);
+  totals sum = {area, reach};
+  memset(area, 0, count * sizeof *area);
+  if (reach) {
+    memset(reach->first, 0, count * sizeof *reach->first);
+    memset(reach->last, 0, count * sizeof *reach->last);
+  }
   for (int32_t k = 0; k < setup->num_kinds; k++)
-    FX_TRY(add_kind(setup, &setup->kind[k], buffer[k], area, scratch));
+    if (setup->kind[k].layers > 0) FX_TRY(add_kind(setup, &setup->kind[k], buffer[k], &sum, scratch));
   return FX_OK;
 }
 
 /* ---- assignment ---- */
 
-fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
-                            int32_t *blocks, void *scratch) {
+/* A block that travels: K and V of 128 positions there in bfloat16 in forward and backward, their fp32
+ * gradients once, 16 bytes an element of the head; a visible pair: 14 flops an element (4 forward, 10
+ * backward). Rates of one H200 with NVLink in ring attention; elsewhere they only shift the choice between
+ * even work and few keys that travel. A whole number, so that sums of it are exact. */
+static const double k_link_bytes_per_second = 3e11, k_attention_flops_per_second = 4e14;
+
+static double block_cost(const fx_attention_setup *setup) {
+  if (setup->exchange != FX_CONTEXT_RING) return 0; /* all keys are gathered anyway */
+  double seconds = 16.0 * BLOCK / k_link_bytes_per_second,
+         pairs = seconds * k_attention_flops_per_second / 14;
+  int64_t uses = 0;
+  for (int32_t k = 0; k < setup->num_kinds; k++) uses += setup->kind[k].layers * setup->B * setup->K;
+  return floor(pairs) * (double)uses;
+}
+
+/* Who computes which blocks, rank by rank, and by block number which of them travel (in scratch). */
+static fx_status deal(const fx_attention_setup *setup, const void *const *const *buffer, int32_t *order,
+                      const uint8_t **travels, void *scratch) {
   int32_t count = setup->T / BLOCK;
   double *area = scratch;
+  int32_t *first = (int32_t *)(area + count), *last = first + count;
+  uint8_t *needed = (uint8_t *)(last + count);
   char *rest = (char *)scratch + area_scratch(setup);
-  FX_TRY(fx_context_area(setup, buffer, area, rest));
-  fx_context_deal(area, count, setup->ranks, blocks, rest);
-  for (int32_t i = 0; i < count; i++) blocks[i] *= BLOCK;
+  fx_context_reach reach = {first, last};
+  FX_TRY(fx_context_area(setup, buffer, area, &reach, rest));
+  fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), order, rest);
+  fx_context_needed(first, last, count, setup->ranks, order, needed, rest);
+  *travels = needed;
   return FX_OK;
+}
+
+/* Numbers of those among `count` blocks that travel; returns how many. */
+static int32_t find_travelling(const int32_t *order, int32_t count, const uint8_t *travels, int32_t *number) {
+  int32_t found = 0;
+  for (int32_t i = 0; i < count; i++)
+    if (travels[order[i]]) number[found++] = i;
+  return found;
+}
+
+/* Behind the positions of blocks that travel: that of the rank's first block. */
+static void fill_shared(const fx_attention_setup *setup, const int32_t *order, const uint8_t *travels,
+                        const fx_attention_shared *shared) {
+  int32_t share = setup->rows / BLOCK;
+  for (int r = 0; r < setup->ranks; r++) {
+    const int32_t *mine = order + r * share;
+    int32_t *base = shared->base + r * share, count = find_travelling(mine, share, travels, base);
+    shared->count[r] = count;
+    for (int32_t i = 0; i < share; i++) {
+      if (r == setup->rank) shared->index[i] = i < count ? base[i] : -1;
+      base[i] = BLOCK * mine[i < count ? base[i] : 0];
+    }
+  }
+}
+
+fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
+                            int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
+  const uint8_t *travels;
+  FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
+  if (shared) fill_shared(setup, blocks, travels, shared);
+  for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
+  return FX_OK;
+}
+
+fx_status fx_context_need(const fx_attention_setup *setup, int32_t *most) {
+  const void *none[FX_EX_MAX_BUFFERS] = {NULL};
+  const void *const *buffer[FX_ATTENTION_MAX_KINDS] = {none, none, none, none};
+  const uint8_t *travels;
+  int32_t *order = NULL, share = setup->rows / BLOCK;
+  char *scratch = NULL;
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&order, (size_t)(setup->T / BLOCK), sizeof *order), free_memory);
+  FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
+  FX_TRY_GOTO(deal(setup, buffer, order, &travels, scratch), free_memory);
+  *most = 0;
+  for (int r = 0; r < setup->ranks; r++) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < share; i++) count += travels[order[r * share + i]];
+    *most = count > *most ? count : *most;
+  }
+free_memory:
+  free(scratch);
+  free(order);
+  return status;
 }
 
 void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,

@@ -506,43 +506,6 @@ static void exchange_overlaps(void) {
   free_problem(p);
 }
 
-/* ---- the assignment ---- */
-
-static double imbalance(const double *area, int32_t blocks, int ranks, const int32_t *order) {
-  double most = 0, all = 0;
-  for (int r = 0; r < ranks; r++) {
-    double share = fx_context_share(area, blocks, ranks, order, r);
-    most = fmax(most, share), all += share;
-  }
-  return most / (all / ranks);
-}
-
-static void assignment(void) {
-  enum { BLOCKS = 48 };
-  double area[BLOCKS], ends[BLOCKS];
-  int32_t order[BLOCKS];
-  void *scratch = malloc(fx_context_deal_scratch(BLOCKS, BLOCKS));
-  for (int i = 0; i < BLOCKS; i++) area[i] = i + 0.5, ends[i] = i % 12 == 0 ? 40 : 1;
-  fx_context_deal(area, BLOCKS, 4, order, scratch);
-  static const int32_t rank0[] = {0, 7, 8, 15, 16, 23, 24, 31, 32, 39, 40, 47};
-  CHECK(memcmp(order, rank0, sizeof rank0) == 0); /* to and fro */
-  CHECK(fabs(imbalance(area, BLOCKS, 4, order) - 1) < 1e-12);
-  for (int ranks = 1; ranks <= BLOCKS; ranks++) {
-    if (BLOCKS % ranks) continue;
-    fx_context_deal(ends, BLOCKS, ranks, order, scratch);
-    bool seen[BLOCKS] = {false}, ascending = true;
-    for (int i = 0; i < BLOCKS; i++) {
-      CHECK(!seen[order[i]]);
-      seen[order[i]] = true;
-      ascending = ascending && (i % (BLOCKS / ranks) == 0 || order[i] > order[i - 1]);
-    }
-    CHECK(ascending);
-  }
-  fx_context_deal(ends, BLOCKS, 4, order, scratch); /* to and fro would give all large blocks to one rank */
-  CHECK(fabs(imbalance(ends, BLOCKS, 4, order) - 1) < 1e-12);
-  free(scratch);
-}
-
 /* ---- refusals ---- */
 
 static void refusals(void) {
@@ -568,8 +531,7 @@ static void refusals(void) {
   CHECK(fx_context_choose(1, 1 << 20, 4, 64, FX_BF16) == FX_CONTEXT_RING);
 }
 
-static const fx_test g_tests[] = {{"assignment of blocks", assignment},
-                                  {"refusals and what auto is", refusals},
+static const fx_test g_tests[] = {{"refusals and what auto is", refusals},
                                   {"lse over 80 orders of magnitude", wide_range},
                                   {"error does not grow with the ring", error_does_not_grow},
                                   {"nothing to do", nothing_to_do},
