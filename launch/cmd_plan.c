@@ -34,18 +34,36 @@ static double mib(int64_t bytes) {
   return (double)bytes / 1048576.0;
 }
 
+/* Smaller rungs are rows of their own, with longer names. */
+static int name_width(const fx_bench_plan_report *r) {
+  size_t width = 14;
+  for (int i = 0; i < r->count; i++)
+    if (strlen(r->row[i].name) > width) width = strlen(r->row[i].name);
+  return (int)width;
+}
+
+static void print_plans(const fx_bench_plan_report *r) {
+  int width = name_width(r);
+  bool rungs = false;
+  printf("%-*s %8s %7s %12s %7s %12s %12s %12s %10s %10s\n", width, "plan", "kernels", "fused", "collectives",
+         "waits", "arena MiB", "bound MiB", "scratch MiB", "GFLOP", "GB");
+  for (int i = 0; i < r->count; i++) {
+    const fx_bench_plan_row *p = &r->row[i];
+    printf("%-*s %8d %7d %12d %7d %12.1f %12.1f %12.1f %10.1f %10.2f\n", width, p->name, p->kernels, p->fused,
+           p->collectives, p->waits, mib(p->arena_bytes), mib(p->arena_bound_bytes), mib(p->workspace_bytes),
+           p->gflop, p->gbyte);
+    rungs = rungs || strchr(p->name, '/');
+  }
+  if (rungs)
+    printf("\nPLAN/N runs in place of PLAN for batches of which at most N blocks of 128 keys of any rank "
+           "travel.\n");
+}
+
 static void print_text(const fx_bench_plan_report *r, const arguments *a) {
   const fx_memory_account *m = &r->memory;
   printf("%lld parameters, %s, %s; rank 0 of %d, %s; attention %s\n\n", (long long)r->params, r->topology,
          fx_dtype_name(r->dtype), r->ranks, a->gpu ? "GPU" : "CPU", r->attention);
-  printf("%-14s %8s %7s %12s %7s %12s %12s %12s %10s %10s\n", "plan", "kernels", "fused", "collectives",
-         "waits", "arena MiB", "bound MiB", "scratch MiB", "GFLOP", "GB");
-  for (int i = 0; i < r->count; i++) {
-    const fx_bench_plan_row *p = &r->row[i];
-    printf("%-14s %8d %7d %12d %7d %12.1f %12.1f %12.1f %10.1f %10.2f\n", p->phase, p->kernels, p->fused,
-           p->collectives, p->waits, mib(p->arena_bytes), mib(p->arena_bound_bytes), mib(p->workspace_bytes),
-           p->gflop, p->gbyte);
-  }
+  print_plans(r);
   printf(
       "\nmemory of the rank, MiB: weights %.1f, gradients %.1f, moments %.1f, arena %.1f, inputs %.1f: %.1f "
       "together;\n%.1f more on the host for checkpoints beside training. Libraries, data and communicators "
@@ -53,7 +71,7 @@ static void print_text(const fx_bench_plan_report *r, const arguments *a) {
       mib(m->weights), mib(m->gradients), mib(m->moments), mib(m->arena), mib(m->inputs),
       mib(m->weights + m->gradients + m->moments + m->arena + m->inputs), mib(r->snapshot_bytes));
   for (int i = 0; a->ledger && i < r->count; i++)
-    printf("\n%s\n%s", r->row[i].phase, r->row[i].ledger[0] ? r->row[i].ledger : "no collectives\n");
+    printf("\n%s\n%s", r->row[i].name, r->row[i].ledger[0] ? r->row[i].ledger : "no collectives\n");
 }
 
 static void print_json(const fx_bench_plan_report *r) {
@@ -62,7 +80,7 @@ static void print_json(const fx_bench_plan_report *r) {
   for (int i = 0; i < r->count; i++) {
     const fx_bench_plan_row *p = &r->row[i];
     json_array_append_new(
-        plans, json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:s}", "plan", p->phase,
+        plans, json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:s}", "plan", p->name,
                          "kernels", p->kernels, "fused", p->fused, "collectives", p->collectives, "waits",
                          p->waits, "arena_bytes", (json_int_t)p->arena_bytes, "arena_bound_bytes",
                          (json_int_t)p->arena_bound_bytes, "workspace_bytes", (json_int_t)p->workspace_bytes,

@@ -65,6 +65,7 @@ static fx_status prepare(bench *b, int64_t length) {
   FX_TRY(fx_bench_layer_plan(single, NULL));
   FX_TRY(fx_bench_layer_init(b->config, b->device, b->options, length, ranks, rank, true, shared));
   FX_TRY(fill(shared));
+  fx_bench_layer_fit(shared);
   FX_TRY(fx_bench_layer_take(shared, single));
   return fx_bench_layer_plan(shared, b->topology->comm.cp);
 }
@@ -236,6 +237,8 @@ static fx_status describe(const bench *b, fx_bench_exchange_report *r) {
   r->recorded = fx_plan_records(l->plan);
   r->threads = b->device->threads;
   r->exchange = fx_context_exchange_name(l->setup->exchange);
+  r->capacity = l->setup->capacity;
+  r->blocks = (int)(l->rows / FX_LIMITS_ALIGN);
   r->steps = b->options->steps;
   snprintf(r->device, sizeof r->device, "%.60s", b->device->name);
   snprintf(r->transport, sizeof r->transport, "%s", b->topology->comm.cp->vtable->transport);

@@ -27,6 +27,8 @@ typedef struct fx_bench_exchange_report {
   char variant[64];     /* of the layer */
   double visible_pairs; /* of one head, all samples; the mean of heads that differ */
   bool pairs_exact;     /* else estimated inside partial tiles */
+  int capacity;         /* blocks of a rank's keys that what is timed has room for on their way */
+  int blocks;           /* all that a rank has */
   double imbalance;     /* largest share of the layer's visible pairs over the mean */
   int steps;            /* timed ones */
   double single_ms;     /* of one rank alone, median over steps, forward and backward; the slowest where each

@@ -246,6 +246,12 @@ static void record(const fx_bench_layer *l, fx_graph *graph, fx_comm *comm) {
   if (l->out) store(graph, "out", l->out, dout, out);
 }
 
+void fx_bench_layer_fit(fx_bench_layer *l) {
+  void *memory[FX_ATTENTION_MAX_FIELDS];
+  fx_bench_layer_fields(l, memory);
+  l->setup->capacity = l->setup->rung[fx_attention_rung(l->setup, memory)];
+}
+
 fx_status fx_bench_layer_plan(fx_bench_layer *l, fx_comm *comm) {
   fx_graph *graph = fx_graph_create(l->inputs);
   if (!graph) return fx_error(FX_ERR_MEMORY, "no memory for a graph");

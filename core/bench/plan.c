@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/bench/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,10 +67,9 @@ static fx_status build(const fx_config *config, fx_control *control, bool gpu, p
   return fx_stepper_create(&step, &p->stepper);
 }
 
-static fx_status fill_row(const fx_plan *plan, fx_phase phase, fx_bench_plan_row *row) {
+static fx_status fill_row(const fx_plan *plan, fx_bench_plan_row *row) {
   const fx_plan_stats *s = fx_plan_stats_get(plan);
-  *row = (fx_bench_plan_row){.phase = fx_phase_name(phase),
-                             .kernels = s->nodes,
+  *row = (fx_bench_plan_row){.kernels = s->nodes,
                              .collectives = s->collectives,
                              .waits = s->waits,
                              .arena_bytes = (int64_t)s->arena.bytes,
@@ -78,6 +78,7 @@ static fx_status fill_row(const fx_plan *plan, fx_phase phase, fx_bench_plan_row
                              .gflop = s->cost.flops / 1e9,
                              .gbyte = s->cost.bytes / 1e9,
                              .ledger = fx_plan_ledger(plan)};
+  snprintf(row->name, sizeof row->name, "%s", fx_plan_name(plan));
   for (int i = 0; i < s->nodes; i++) {
     const char *name = NULL;
     (void)fx_plan_step_cost(plan, i, &name);
@@ -88,13 +89,15 @@ static fx_status fill_row(const fx_plan *plan, fx_phase phase, fx_bench_plan_row
 
 static fx_status describe(const fx_config *config, parts *p, fx_bench_plan_report *r) {
   fx_phase phases[FX_PHASE_COUNT];
-  int count = list_phases(config, p, phases);
-  FX_TRY(fx_stepper_prepare(p->stepper, phases, count));
+  const fx_plan *plans[FX_STEP_MAX_PLANS];
+  int num_phases = list_phases(config, p, phases);
+  FX_TRY(fx_stepper_prepare(p->stepper, phases, num_phases));
+  int count = fx_stepper_list(p->stepper, phases, num_phases, plans);
   fx_stepper_account(p->stepper, &r->memory);
   r->memory.arena = r->memory.arena_bound = 0;
   for (int i = 0; i < count; i++) {
     fx_bench_plan_row *row = &r->row[r->count++];
-    FX_TRY(fill_row(fx_stepper_plan(p->stepper, phases[i]), phases[i], row));
+    FX_TRY(fill_row(plans[i], row));
     r->memory.arena = fx_max_i64(r->memory.arena, row->arena_bytes);
     r->memory.arena_bound = fx_max_i64(r->memory.arena_bound, row->arena_bound_bytes);
   }

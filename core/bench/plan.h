@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct fx_bench_plan_row {
-  const char *phase;
+  char name[32];                          /* "micro_only", or of a smaller rung "micro_only/16" (step.h) */
   int kernels, fused, collectives, waits; /* fused: kernels that do the work of several recorded ops */
   int64_t arena_bytes, arena_bound_bytes, workspace_bytes;
   double gflop, gbyte; /* of one run */
@@ -21,7 +21,7 @@ typedef struct fx_bench_plan_row {
 } fx_bench_plan_row;
 
 typedef struct fx_bench_plan_report {
-  fx_bench_plan_row row[FX_PHASE_COUNT];
+  fx_bench_plan_row row[FX_STEP_MAX_PLANS];
   int count, ranks;
   char topology[64], attention[FX_ATTENTION_TEXT_BYTES];
   int64_t params; /* of the whole model */

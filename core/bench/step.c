@@ -180,7 +180,7 @@ static fx_status measure(bench *b, int steps, fx_bench_step_report *report) {
   report->first_step_ms = 1e3 * warm;
   FX_TRY_GOTO(run_step(b, &warm, &launching), free_times);
   if (gpu) FX_TRY_GOTO(measure_gpu(b, steps, step_seconds, scratch, report), free_times);
-  for (int p = 0; p < 2; p++) fx_plan_set_trace(fx_stepper_plan(b->stepper, b->phases[p]), b->trace);
+  fx_stepper_set_trace(b->stepper, b->trace);
   for (int s = 0; s < steps; s++) {
     FX_TRY_GOTO(run_step(b, &warm, &launching), free_times);
     if (!gpu) step_seconds[s] = warm;

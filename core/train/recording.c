@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether replaying recordings (CUDA graphs) is faster than launching kernels one by one is measured on the
  * run's own steps, whose results are the same bits either way: after the first, TIMED steps launch, one makes
- * the recordings, TIMED run them. Medians count; rank 0 decides for all. */
+ * the recordings, TIMED run them. Medians count; rank 0 decides for all. Meanwhile every batch runs the plans
+ * that hold any, so that the steps do the same. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,9 @@ static bool chooses(const fx_trainer *run) {
 
 void fx_trainer_recording_begin(fx_trainer *run) {
   run->recording.wanted = run->config->runtime.mode == FX_RUNTIME_MODE_REPLAY;
-  if (chooses(run)) fx_stepper_launch_kernels(run->stepper, true);
+  if (!chooses(run)) return;
+  fx_stepper_launch_kernels(run->stepper, true);
+  fx_stepper_hold(run->stepper, true);
 }
 
 static double median3(const double x[TIMED]) {
@@ -36,6 +39,7 @@ static fx_status decide(fx_trainer *run) {
   if (status == FX_OK) {
     memcpy(&choice, all + offsets[0], sizeof choice);
     fx_stepper_launch_kernels(run->stepper, choice != 0);
+    fx_stepper_hold(run->stepper, false);
     if (run->job->control->rank == 0)
       fx_info(run->job->log,
               "a step takes %.2f ms through CUDA graphs and %.2f ms launched kernel by kernel: the run %s",

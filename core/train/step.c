@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/train/step.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,17 +10,24 @@
 #include "dynamo_rt/base/memory.h"
 
 enum {
-  MAX_PLANS = 64,
-  STEP_SLOTS = 4 /* slots of runtime inputs at most */
+  MAX_PLANS = FX_PLANS_PER_SITE * FX_PHASE_COUNT, /* that the cache takes */
+  STEP_SLOTS = 4,                                 /* slots of runtime inputs at most */
+  NAME_BYTES = 32
 };
+
+typedef struct named_plan {
+  fx_plan *plan; /* owned by the cache */
+  char name[NAME_BYTES];
+} named_plan;
 
 struct fx_stepper {
   fx_step_config config;
   fx_step_results results;
   fx_plan_cache *cache;
-  fx_plan *current[FX_PHASE_COUNT]; /* under the present key; owned by the cache */
-  fx_plan *all[MAX_PLANS];
+  fx_plan *current[FX_PHASE_COUNT][FX_ATTENTION_MAX_RUNGS]; /* under the present keys; owned by the cache */
+  named_plan all[MAX_PLANS + 1];                            /* and one that the cache refuses */
   int num_all;
+  bool hold; /* at rung 0 */
   void *arena;
   size_t arena_bytes;
   fx_event *slot_event[STEP_SLOTS]; /* after the last launch that reads the slot */
@@ -119,7 +127,16 @@ void fx_stepper_destroy(fx_stepper *stepper) {
   free(stepper);
 }
 
-static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
+static bool attends(fx_phase phase) {
+  return phase != FX_PHASE_UPDATE && phase != FX_PHASE_UPDATE_SNAPSHOT && phase != FX_PHASE_REFRESH &&
+         phase != FX_PHASE_GATHER;
+}
+
+static int32_t num_rungs(const fx_stepper *stepper, fx_phase phase) {
+  return attends(phase) ? stepper->config.attention->num_rungs : 1;
+}
+
+static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase, int32_t rung) {
   const fx_step_config *c = &stepper->config;
   const fx_config *config = c->model->config;
   fx_plan_key key;
@@ -129,7 +146,8 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
   key.batch = (uint64_t)c->B;
   key.length = (uint64_t)c->T;
   key.dtype = (uint64_t)c->model->params.dtype;
-  key.variant = fx_hash64_text(stepper->config.attention->text);
+  key.variant = fx_hash64_text(c->attention->text);
+  key.capacity = (uint64_t)c->attention->rung[rung];
   key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
   int zero = c->model->params.zero;
   key.topology = fx_hash64(&zero, sizeof zero, fx_hash64_text(c->topology ? c->topology : ""));
@@ -139,22 +157,40 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase) {
   return key;
 }
 
-static fx_status capture(fx_stepper *stepper, fx_phase phase, const fx_plan_key *key) {
+/* As the stepper's, with the setup of one rung, of which nothing outlives the recording. */
+static fx_status record_rung(const fx_stepper *stepper, fx_phase phase, int32_t rung, fx_graph *graph) {
+  fx_step_config config = stepper->config;
+  fx_attention_setup attention = *config.attention;
+  attention.capacity = attention.rung[rung];
+  config.attention = &attention;
+  return fx_step_record(&config, &stepper->results, phase, graph);
+}
+
+static void name_rung(const fx_stepper *stepper, fx_phase phase, int32_t rung, char name[NAME_BYTES]) {
+  if (rung == 0)
+    snprintf(name, NAME_BYTES, "%s", fx_phase_name(phase));
+  else
+    snprintf(name, NAME_BYTES, "%s/%d", fx_phase_name(phase), stepper->config.attention->rung[rung]);
+}
+
+static fx_status capture(fx_stepper *stepper, fx_phase phase, int32_t rung, const fx_plan_key *key) {
   const fx_step_config *c = &stepper->config;
+  named_plan *made = &stepper->all[stepper->num_all];
   fx_graph *graph = fx_graph_create(c->inputs);
-  if (!graph) return fx_error(FX_ERR_MEMORY, "out of host memory while recording %s", fx_phase_name(phase));
-  fx_status status = fx_step_record(c, &stepper->results, phase, graph);
+  name_rung(stepper, phase, rung, made->name);
+  if (!graph) return fx_error(FX_ERR_MEMORY, "out of host memory while recording %s", made->name);
+  fx_status status = record_rung(stepper, phase, rung, graph);
   if (status != FX_OK) {
     fx_graph_destroy(graph);
-    return fx_error_prefix(status, "recording %s", fx_phase_name(phase));
+    return fx_error_prefix(status, "recording %s", made->name);
   }
   fx_plan *plan = NULL;
-  fx_plan_options options = {.name = fx_phase_name(phase), .mode = c->mode, .poison = c->poison};
+  fx_plan_options options = {.name = made->name, .mode = c->mode, .poison = c->poison};
   FX_TRY(fx_plan_prepare(graph, options, c->device, &plan));
   FX_TRY(fx_plan_cache_add(stepper->cache, key, plan));
   FX_ASSERT(stepper->num_all < MAX_PLANS);
-  stepper->all[stepper->num_all++] = plan;
-  stepper->current[phase] = plan;
+  made->plan = stepper->current[phase][rung] = plan;
+  stepper->num_all++;
   const fx_plan_stats *s = fx_plan_stats_get(plan);
   fx_debug(c->log,
            "plan %s: %d kernels, %d collectives, %d waits, arena %.1f MiB (bound %.1f, %s), captured because "
@@ -165,22 +201,26 @@ static fx_status capture(fx_stepper *stepper, fx_phase phase, const fx_plan_key 
   return FX_OK;
 }
 
+static fx_status prepare_rung(fx_stepper *stepper, fx_phase phase, int32_t rung) {
+  fx_plan_key key = key_of(stepper, phase, rung);
+  const char *reason = NULL;
+  stepper->current[phase][rung] = fx_plan_cache_find(stepper->cache, &key, &reason);
+  if (stepper->current[phase][rung]) return FX_OK;
+  strncpy(stepper->reason, reason, sizeof stepper->reason - 1);
+  return capture(stepper, phase, rung, &key);
+}
+
 fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count) {
-  for (int i = 0; i < count; i++) {
-    fx_plan_key key = key_of(stepper, phases[i]);
-    const char *reason = NULL;
-    stepper->current[phases[i]] = fx_plan_cache_find(stepper->cache, &key, &reason);
-    if (stepper->current[phases[i]]) continue;
-    strncpy(stepper->reason, reason, sizeof stepper->reason - 1);
-    FX_TRY(capture(stepper, phases[i], &key));
-  }
+  for (int i = 0; i < count; i++)
+    for (int32_t rung = 0; rung < num_rungs(stepper, phases[i]); rung++)
+      FX_TRY(prepare_rung(stepper, phases[i], rung));
   return FX_OK;
 }
 
 fx_status fx_stepper_bind(fx_stepper *stepper) {
   size_t need = 0;
   for (int i = 0; i < stepper->num_all; i++) {
-    size_t bytes = fx_plan_stats_get(stepper->all[i])->arena.bytes;
+    size_t bytes = fx_plan_stats_get(stepper->all[i].plan)->arena.bytes;
     need = bytes > need ? bytes : need;
   }
   if (need > stepper->arena_bytes) {
@@ -190,20 +230,45 @@ fx_status fx_stepper_bind(fx_stepper *stepper) {
     FX_TRY(fx_device_alloc(stepper->config.device, need, &stepper->arena));
     stepper->arena_bytes = need;
   }
-  for (int i = 0; i < stepper->num_all; i++) FX_TRY(fx_plan_bind(stepper->all[i], stepper->arena));
+  for (int i = 0; i < stepper->num_all; i++) FX_TRY(fx_plan_bind(stepper->all[i].plan, stepper->arena));
   return FX_OK;
 }
 
 fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase) {
-  return stepper->current[phase];
+  return stepper->current[phase][0];
+}
+fx_plan *fx_stepper_plan_at(const fx_stepper *stepper, fx_phase phase, int32_t rung) {
+  return rung >= 0 && rung < FX_ATTENTION_MAX_RUNGS ? stepper->current[phase][rung] : NULL;
+}
+
+int fx_stepper_list(const fx_stepper *stepper, const fx_phase *phases, int count, const fx_plan **plans) {
+  int found = 0;
+  for (int i = 0; i < count; i++)
+    for (int32_t rung = 0; rung < num_rungs(stepper, phases[i]); rung++)
+      plans[found++] = stepper->current[phases[i]][rung];
+  return found;
+}
+
+/* The plan for what the host put into a slot, which is its memory on a GPU too. */
+static fx_plan *choose(const fx_stepper *stepper, fx_phase phase, int slot) {
+  const fx_attention_setup *attention = stepper->config.attention;
+  void *memory[FX_ATTENTION_MAX_FIELDS];
+  if (stepper->hold || num_rungs(stepper, phase) == 1) return stepper->current[phase][0];
+  for (int i = 0; i < attention->num_fields; i++)
+    memory[i] = fx_inputs_data(stepper->config.inputs, slot, attention->field[i].name);
+  return stepper->current[phase][fx_attention_rung(attention, memory)];
+}
+
+static fx_status launch(fx_stepper *stepper, fx_plan *plan, int slot) {
+  fx_device *device = stepper->config.device;
+  FX_ASSERT(plan && slot < STEP_SLOTS);
+  FX_TRY(fx_plan_run(plan, slot));
+  if (!stepper->slot_event[slot]) FX_TRY(device->vtable->event_create(device, &stepper->slot_event[slot]));
+  return device->vtable->event_record(device, FX_LANE_COMPUTE, stepper->slot_event[slot]);
 }
 
 fx_status fx_stepper_launch(fx_stepper *stepper, fx_phase phase, int slot) {
-  fx_device *device = stepper->config.device;
-  FX_ASSERT(stepper->current[phase] && slot < STEP_SLOTS);
-  FX_TRY(fx_plan_run(stepper->current[phase], slot));
-  if (!stepper->slot_event[slot]) FX_TRY(device->vtable->event_create(device, &stepper->slot_event[slot]));
-  return device->vtable->event_record(device, FX_LANE_COMPUTE, stepper->slot_event[slot]);
+  return launch(stepper, choose(stepper, phase, slot), slot);
 }
 
 fx_status fx_stepper_wait_slot(fx_stepper *stepper, int slot) {
@@ -218,9 +283,10 @@ fx_status fx_stepper_wait(fx_stepper *stepper) {
 }
 
 fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot) {
-  FX_TRY(fx_stepper_launch(stepper, phase, slot));
+  fx_plan *plan = choose(stepper, phase, slot);
+  FX_TRY(launch(stepper, plan, slot));
   fx_status status = fx_stepper_wait(stepper);
-  return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan %s", fx_phase_name(phase));
+  return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan %s", fx_plan_name(plan));
 }
 
 fx_status fx_stepper_refresh(fx_stepper *stepper) {
@@ -237,7 +303,13 @@ fx_status fx_stepper_refresh(fx_stepper *stepper) {
 }
 
 void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched) {
-  for (int i = 0; i < stepper->num_all; i++) fx_plan_launch_kernels(stepper->all[i], launched);
+  for (int i = 0; i < stepper->num_all; i++) fx_plan_launch_kernels(stepper->all[i].plan, launched);
+}
+void fx_stepper_set_trace(fx_stepper *stepper, fx_trace *trace) {
+  for (int i = 0; i < stepper->num_all; i++) fx_plan_set_trace(stepper->all[i].plan, trace);
+}
+void fx_stepper_hold(fx_stepper *stepper, bool hold) {
+  stepper->hold = hold;
 }
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper) {
@@ -250,7 +322,7 @@ size_t fx_stepper_arena_bytes(const fx_stepper *stepper) {
 size_t fx_stepper_arena_bound(const fx_stepper *stepper) {
   size_t bound = 0;
   for (int i = 0; i < stepper->num_all; i++) {
-    size_t b = fx_plan_stats_get(stepper->all[i])->arena.lower_bound;
+    size_t b = fx_plan_stats_get(stepper->all[i].plan)->arena.lower_bound;
     bound = b > bound ? b : bound;
   }
   return bound;

@@ -14,7 +14,14 @@
  *   logits        forward; logits of every position (tests, generation)
  *
  * All that changes from step to step is a runtime input. Results live in fx_step_results, which every plan
- * writes. */
+ * writes.
+ *
+ * What changes with the data but sets sizes has rungs: where ranks share a sequence by a ring, phases with
+ * attention (micro_*, eval, logits) have a plan for each capacity that the attention setup offers, and a
+ * launch runs the smallest that holds what is in its slot. Rung 0 holds any batch and has the phase's name;
+ * further ones are called after their capacity too, e.g. "micro_only/16". All are prepared, agreed and bound
+ * together. Ranks with other samples may run another rung at the same time: only collectives among ranks that
+ * share a sequence differ. */
 #ifndef FX_CORE_TRAIN_STEP_H
 #define FX_CORE_TRAIN_STEP_H
 
@@ -47,7 +54,10 @@ typedef enum fx_phase {
 
 const char *fx_phase_name(fx_phase phase);
 
-enum { FX_STEP_FLAGS = 2 };
+enum {
+  FX_STEP_FLAGS = 2,
+  FX_STEP_MAX_PLANS = FX_PHASE_COUNT * FX_ATTENTION_MAX_RUNGS /* of one set of inputs */
+};
 
 typedef struct fx_step_results {
   float *signal; /* [1 + FX_STEP_FLAGS] of the device: loss and flags of the micro-batches so far */
@@ -64,7 +74,7 @@ typedef struct fx_step_results {
 typedef struct fx_step_config {
   const fx_model *model;
   int64_t B, T;
-  const fx_attention_setup *attention; /* borrowed; of B samples and T rows */
+  const fx_attention_setup *attention; /* borrowed; of B samples and T rows; its rungs are recorded */
   const char *topology;
   fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded. Under
                   ZeRO the ranks that share the state */
@@ -93,14 +103,19 @@ void fx_step_snapshot_destroy(const fx_model *model, float *snapshot); /* NULL i
 fx_status fx_stepper_create(const fx_step_config *config, fx_stepper **out);
 void fx_stepper_destroy(fx_stepper *stepper); /* NULL is fine */
 
-/* Captures and prepares the plans of `phases` that the cache does not hold. Touches neither network nor
- * arena; ledgers may be compared between ranks afterwards (fx_stepper_plan), then fx_stepper_bind makes them
- * runnable. */
+/* Captures and prepares the plans of `phases`, all rungs, that the cache does not hold. Touches neither
+ * network nor arena; ledgers may be compared between ranks afterwards (fx_stepper_list), then fx_stepper_bind
+ * makes them runnable. FX_ERR_GRAPH: the cache is full (fx_plan_cache_add; every rung counts). */
 fx_status fx_stepper_prepare(fx_stepper *stepper, const fx_phase *phases, int count);
-fx_status fx_stepper_bind(fx_stepper *stepper);                      /* allocates the arena all plans share */
-fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase); /* NULL until prepared */
-/* Queues a plan (on a CPU: runs it). The slot is the host's again after fx_stepper_wait_slot, the results
- * after fx_stepper_wait. */
+fx_status fx_stepper_bind(fx_stepper *stepper); /* allocates the arena all plans share */
+/* Borrowed; NULL until prepared, and where the phase has no such rung. */
+fx_plan *fx_stepper_plan(const fx_stepper *stepper, fx_phase phase); /* rung 0 */
+fx_plan *fx_stepper_plan_at(const fx_stepper *stepper, fx_phase phase, int32_t rung);
+/* plans[FX_STEP_MAX_PLANS]: those of prepared `phases`, phase by phase and rung by rung, the same order on
+ * every rank; borrowed. Returns how many. */
+int fx_stepper_list(const fx_stepper *stepper, const fx_phase *phases, int count, const fx_plan **plans);
+/* Queues a plan (on a CPU: runs it): of the rung that the slot's attention fields ask for, which the host has
+ * filled. The slot is the host's again after fx_stepper_wait_slot, the results after fx_stepper_wait. */
 fx_status fx_stepper_launch(fx_stepper *stepper, fx_phase phase, int slot);
 fx_status fx_stepper_wait_slot(fx_stepper *stepper, int slot);
 fx_status fx_stepper_wait(fx_stepper *stepper);
@@ -109,8 +124,11 @@ fx_status fx_stepper_run(fx_stepper *stepper, fx_phase phase, int slot);
 /* To be called after the weights were filled from outside and before the next run: brings the compute copy,
  * where there is one, up to date. Under ZeRO collective over dp: the weights of other ranks follow, too. */
 fx_status fx_stepper_refresh(fx_stepper *stepper);
-/* As fx_plan_launch_kernels, for every plan made so far. */
+/* As fx_plan_launch_kernels and fx_plan_set_trace, for every plan made so far. */
 void fx_stepper_launch_kernels(fx_stepper *stepper, bool launched);
+void fx_stepper_set_trace(fx_stepper *stepper, fx_trace *trace);
+/* true: launches run rung 0 whatever the slot asks for, so that times of steps compare; false: as before. */
+void fx_stepper_hold(fx_stepper *stepper, bool hold);
 
 const fx_step_results *fx_stepper_results(const fx_stepper *stepper);
 size_t fx_stepper_arena_bytes(const fx_stepper *stepper);

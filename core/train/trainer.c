@@ -137,8 +137,8 @@ static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT])
 
 typedef struct agree_call {
   fx_control *control;
-  const char *names[FX_PHASE_COUNT];
-  char *ledgers[FX_PHASE_COUNT];
+  const char *names[FX_STEP_MAX_PLANS];
+  char *ledgers[FX_STEP_MAX_PLANS];
   int count;
 } agree_call;
 
@@ -151,13 +151,16 @@ static fx_status run_agree(void *arg, void *stream) {
 
 static fx_status capture(fx_trainer *run) {
   fx_phase phases[FX_PHASE_COUNT];
-  agree_call call = {.control = run->job->control, .count = needed_phases(run, phases)};
-  fx_status status = fx_stepper_prepare(run->stepper, phases, call.count);
+  const fx_plan *plans[FX_STEP_MAX_PLANS];
+  agree_call call = {.control = run->job->control};
+  int num_phases = needed_phases(run, phases);
+  fx_status status = fx_stepper_prepare(run->stepper, phases, num_phases);
   status = fx_trainer_barrier_status(run, status);
   if (status != FX_OK) return status;
+  call.count = fx_stepper_list(run->stepper, phases, num_phases, plans);
   for (int i = 0; i < call.count; i++) {
-    call.names[i] = fx_phase_name(phases[i]);
-    call.ledgers[i] = fx_plan_ledger(fx_stepper_plan(run->stepper, phases[i]));
+    call.names[i] = fx_plan_name(plans[i]);
+    call.ledgers[i] = fx_plan_ledger(plans[i]);
     if (!call.ledgers[i]) status = fx_error(FX_ERR_MEMORY, "out of host memory");
   }
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
@@ -395,12 +398,6 @@ static fx_status log_step(fx_trainer *run, double lr, int64_t steps, double seco
   return run->metrics ? fx_metrics_train(run->metrics, &row) : FX_OK;
 }
 
-static void set_trace(fx_trainer *run, fx_trace *trace) {
-  for (int p = 0; p < FX_PHASE_COUNT; p++)
-    if (fx_stepper_plan(run->stepper, (fx_phase)p))
-      fx_plan_set_trace(fx_stepper_plan(run->stepper, (fx_phase)p), trace);
-}
-
 /* Evaluation and checkpoint after a step; *stop: the run ends here. */
 static fx_status after_step(fx_trainer *run, bool *stop) {
   const fx_config *config = run->config;
@@ -430,7 +427,7 @@ static fx_status save_trace(fx_trainer *run) {
   if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory");
   fx_status status = mark || rank == 0 ? fx_trace_save(run->trace, path, rank) : FX_OK;
   free(path);
-  set_trace(run, NULL);
+  fx_stepper_set_trace(run->stepper, NULL);
   return status;
 }
 
@@ -442,7 +439,7 @@ static fx_status loop(fx_trainer *run) {
   while (!stop) {
     double lr = fx_learning_rate(run->config, fx_trainer_iteration(run));
     bool traced = run->trace && done + 1 == run->job->trace_step;
-    if (traced) set_trace(run, run->trace);
+    if (traced) fx_stepper_set_trace(run->stepper, run->trace);
     int64_t begin = fx_now_ns();
     fx_watchdog_begin(run->watchdog, fx_trainer_iteration(run) + 1);
     FX_TRY(run_step(run, lr));

@@ -24,6 +24,7 @@ enum { FX_PLANS_PER_SITE = 8 };
   X(length, "sequence length")    \
   X(dtype, "compute dtype")       \
   X(variant, "attention variant") \
+  X(capacity, "capacity")         \
   X(config, "configuration")      \
   X(topology, "topology")         \
   X(threads, "threads")           \

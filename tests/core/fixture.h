@@ -25,7 +25,7 @@ typedef struct fixture_options {
   fx_exec_mode mode;
   bool poison, keep_logits, cuda;
   bool pretend_cuda;           /* plans as for a GPU, to be prepared but not run */
-  const fx_topology *topology; /* gradients are summed over its dp_cp */
+  const fx_topology *topology; /* gradients are summed over its dp_cp, sequences shared over its cp */
 } fixture_options;
 
 static inline void fixture_inputs(const fx_attention_setup *attention, fx_device *device, fx_inputs **out) {
@@ -45,11 +45,14 @@ static inline bool fixture_init(fixture *f, const char *yaml, int64_t B, int64_t
     return false;
   if (options.pretend_cuda) f->device->backend = FX_BACKEND_CUDA;
   if (!CHECK_OK(fx_model_create_on(f->config, f->device, options.topology, &f->model))) return false;
-  if (!CHECK_OK(fx_attention_setup_create(f->config, f->device->backend, B, T, &f->attention))) return false;
+  int ranks = options.topology ? options.topology->cp : 1, rank = ranks > 1 ? options.topology->cp_rank : 0;
+  if (!CHECK_OK(
+          fx_attention_setup_create_for(f->config, f->device->backend, B, T, ranks, rank, &f->attention)))
+    return false;
   fixture_inputs(f->attention, f->device, &f->inputs);
   fx_step_config step = {.model = f->model,
                          .B = B,
-                         .T = T,
+                         .T = f->attention->rows,
                          .attention = f->attention,
                          .inputs = f->inputs,
                          .device = f->device,

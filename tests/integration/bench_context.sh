@@ -27,6 +27,7 @@ rules = {
     "efficiency": near(r["efficiency"], r["single_ms"] / (n * r["shared_ms"])),
     "rate": near(r["shared_tflops"], 14e-9 * r["visible_pairs"] * r["heads"] * r["head_dim"] / n / r["shared_ms"]),
     "balance": 1 <= r["imbalance"] < n,
+    "room": 0 <= r["capacity_blocks"] <= r["blocks"] == r["length"] // 128 // n,
     sys.argv[2]: eval(sys.argv[2]),
 }
 broken = [rule for rule, kept in rules.items() if not kept]
@@ -51,6 +52,7 @@ check "by default" holds 2 "r['steps'] == 7 and r['length'] == 256 and r['exchan
 check "the variant of another layer" holds 2 "r['variant'] == 'near' and r['visible_pairs'] == 128 * 129 // 2 + (512 - 128) * 128" \
   'attention.layers=[far, near]' "attention.variants={near: {variant: sliding_window, params: {window: 128}}, far: {variant: causal}}" --layer 1 --length 512 --steps 1
 check "a table for people" bench 2 --length 256 --steps 1
+check "with its room" grep -q "room for 1 of a rank's 1 blocks of keys" out.txt
 check "with its difference" grep -qE 'difference: out .*e-.*at most 1.0e-05' out.txt
 
 refused() { # refused PATTERN GOT: code 2, no figures, one sentence
