@@ -37,7 +37,8 @@ static const fx_op g_enter = {
 
 fx_value fx_tensor_enter(fx_graph *graph, const fx_tensor_parallel *tp, fx_value x) {
   if (!tp->comm) return x;
-  if (tp->sequence) return fx_all_gather_again(graph, tp->comm, FX_LANE_COMM_CRITICAL, x);
+  if (tp->sequence)
+    return (tp->again ? fx_all_gather_again : fx_all_gather)(graph, tp->comm, FX_LANE_COMM_CRITICAL, x);
   enter_attr attr;
   memset(&attr, 0, sizeof attr);
   attr.comm = tp->comm;

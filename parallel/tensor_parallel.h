@@ -25,6 +25,7 @@ extern "C" {
 typedef struct fx_tensor_parallel {
   fx_comm *comm; /* NULL: this rank alone; enter and leave return x */
   bool sequence;
+  bool again; /* with sequence: the backward gathers again what a product needs, instead of keeping it */
 } fx_tensor_parallel;
 
 /* x before a column-parallel product. With sequence [R / n, E] -> [R, E]; else as x. */

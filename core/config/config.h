@@ -110,6 +110,7 @@ typedef struct fx_config_parallel {
   int64_t tensor;
   bool sequence;
   int64_t tensor_pieces;
+  bool gather_again;
   int64_t context;
   fx_parallel_context_exchange context_exchange;
   int64_t zero;

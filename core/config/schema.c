@@ -61,7 +61,8 @@ const fx_key fx_schema[] = {
 
   {INT(parallel, tensor), "1", RANGE(1, 4096), HELP("ranks that share every layer")},
   {BOOL(parallel, sequence), "true", HELP("split the sequence between tensor ranks outside matrix products")},
-  {INT(parallel, tensor_pieces), "0", RANGE(0, 8), HELP("pieces of the rows that travel apart between tensor ranks, one while another is computed; 0: 2 where each has 2048 rows")},
+  {INT(parallel, tensor_pieces), "1", RANGE(1, 8), HELP("pieces of the rows that travel apart between tensor ranks in feed-forward layers, one while another is computed; pays off where links are slow")},
+  {BOOL(parallel, gather_again), "true", HELP("with parallel.sequence gather rows again in the backward instead of keeping them: less memory, more to travel")},
   {INT(parallel, context), "1", RANGE(1, 4096), HELP("ranks that share every sequence")},
   {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: allgather for short sequences, ring for long ones")},
   {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks: 1 shares masters, moments and summed gradients, 2 all gradients")},

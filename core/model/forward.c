@@ -168,12 +168,9 @@ static fx_value feed_forward_rows(fx_graph *graph, void *ctx, fx_value x) {
   return linear(r, h, f->s->down, r->share->tp.comm ? -1 : f->s->down_bias, FX_ACT_NONE);
 }
 
-/* Pieces of a rank's rows that travel apart: two where each is large enough to keep a GPU busy. */
+/* Pieces of a rank's rows that travel apart; all of them where they do not divide. */
 static int tensor_pieces(const recorder *r) {
-  enum { LEAST_ROWS = 2048 };
-  int64_t wanted = r->pieces, rows = in_shards(r) ? shard_rows(r) : 1;
-  if (wanted == 0) wanted = rows >= 2 * LEAST_ROWS ? 2 : 1;
-  return rows % wanted == 0 ? (int)wanted : 1;
+  return in_shards(r) && shard_rows(r) % r->pieces == 0 ? (int)r->pieces : 1;
 }
 
 static fx_value feed_forward(const recorder *r, fx_value x, const fx_layer_storages *s) {

@@ -335,7 +335,8 @@ static fx_model_share share_of(const fx_config *config, const fx_topology *topol
   fx_model_share share = {
       .ranks = 1, .heads = m->num_attention_heads, .kv_heads = m->num_key_value_heads, .kv_ranks = 1};
   if (!topology || topology->tp == 1) return share;
-  share.tp = (fx_tensor_parallel){topology->comm.tp, config->parallel.sequence};
+  share.tp =
+      (fx_tensor_parallel){topology->comm.tp, config->parallel.sequence, config->parallel.gather_again};
   share.ranks = topology->tp;
   share.rank = topology->tp_rank;
   share.heads /= share.ranks;

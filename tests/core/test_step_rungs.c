@@ -73,14 +73,6 @@ static void fill(const fixture *f, int slot, int32_t length) {
   free(row);
 }
 
-/* At most `most` blocks of any rank's keys travel. */
-static void lower_counts(const fixture *f, int slot, int32_t most) {
-  const fx_attention_setup *setup = f->attention;
-  int32_t *field = fx_inputs_data(f->inputs, slot, setup->field[setup->shared].name);
-  int32_t *count = fx_attention_shared_at(setup, field).count;
-  for (int r = 0; r < RANKS; r++) count[r] = count[r] > most ? most : count[r];
-}
-
 /* Kernels that the plan of a rung runs in a launch of the phase. */
 static fx_status count_kernels(fixture *f, fx_phase phase, int slot, int32_t rung, int *kernels) {
   fx_plan *plan = fx_stepper_plan_at(f->stepper, phase, rung);
@@ -165,7 +157,6 @@ static fx_status run_rank(fx_control *control, void *ctx) {
     CHECK_OK(fx_params_initialize(&f.model->params, 3));
     fill(&f, SHORT, FX_LIMITS_ALIGN);
     fill(&f, LONG, T);
-    lower_counts(&f, SHORT, SMALL);
     j->numel = f.model->params.numel;
   }
   pthread_mutex_unlock(&j->mutex);
@@ -279,7 +270,7 @@ static void slots_choose(void) {
         CHECK(kernels > 20 && kernels == a->ran[LONG][phase][0]);
         CHECK(a->ran[SHORT][phase][1] == 0 && a->ran[LONG][phase][1] == 0);
         CHECK(b->ran[SHORT][phase][0] == 0 && b->ran[SHORT][phase][1] > 20);
-        CHECK(b->ran[LONG][phase][0] == kernels && b->ran[LONG][phase][1] == 0);
+        CHECK(b->ran[LONG][phase][0] > 20 && b->ran[LONG][phase][1] == 0);
       }
       CHECK(b->updated > 0 && b->held == 0 && b->quiet);
       for (int slot = 0; slot < SLOTS; slot++)

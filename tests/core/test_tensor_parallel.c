@@ -208,8 +208,8 @@ static void llama_tied(void) {
   CHECK_LAYOUTS(
       LLAMA("num_key_value_heads: 4, tie_word_embeddings: true, bias: true") "attention: {variant: causal}",
       LLAMA("num_key_value_heads: 4, tie_word_embeddings: true, bias: true") "attention: {variant: full}",
-      {2, "tensor: 2"}, {2, "tensor: 2, tensor_pieces: 2"}, {8, "tensor: 8"},
-      {8, "tensor: 8, sequence: false"});
+      {2, "tensor: 2"}, {2, "tensor: 2, tensor_pieces: 2"}, {2, "tensor: 2, gather_again: false"},
+      {8, "tensor: 8"}, {8, "tensor: 8, sequence: false"});
 }
 
 /* c_attn is one tensor of q | k | v; dropout draws by place. */

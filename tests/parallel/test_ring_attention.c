@@ -8,7 +8,6 @@
 #include "dynamo_rt/ops/linear.h"
 #include "core/model/context.h"
 #include "parallel/comm/local/local.h"
-#include "parallel/context_blocks.h"
 #include "tests/core/flex_reference.h"
 
 enum { H = 4, K = 2, D = 16, MOST_RANKS = 8 };

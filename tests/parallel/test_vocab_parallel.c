@@ -41,7 +41,7 @@ static fx_value look(fx_graph *g, const void *data, fx_type type) {
 
 /* Loss and gradients; then the embedding, summed over ranks, with the gradient of sum(x * embedding). */
 static fx_status record(fx_graph *g, fx_comm *comm, const world *c, rank_memory *m) {
-  const fx_tensor_parallel tp = {comm, false};
+  const fx_tensor_parallel tp = {.comm = comm};
   const fx_type rows = fx_type_2d(FX_F32, R, E), shard = fx_type_2d(FX_F32, SHARD, E),
                 flat = fx_type_1d(FX_F32, 1);
   fx_vocab_attr attr = {(int64_t)comm->rank * SHARD, V};
