@@ -11,6 +11,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
+#include "dynamo_rt/device/cuda/recording_cuda.h"
 #include "dynamo_rt/device/device.h"
 #include "dynamo_rt/ops/cuda/gemm.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
@@ -148,7 +149,10 @@ static fx_status cuda_record_end(fx_device *base, fx_recording **out) {
   void *graph = NULL, *exec = NULL;
   FX_TRY(enter(base));
   int result = driver->capture_end(device->stream[FX_LANE_COMPUTE], &graph);
-  if (out && result == 0) result = driver->graph_instantiate(&exec, graph, 0);
+  if (out && result == 0) {
+    fx_cuda_fill_by_kernels(&device->context, graph);
+    result = driver->graph_instantiate(&exec, graph, 0);
+  }
   if (graph) driver->graph_destroy(graph);
   if (!out) return FX_OK;
   *out = exec;

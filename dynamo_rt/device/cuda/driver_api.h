@@ -56,10 +56,20 @@
      unsigned block_z, unsigned shared_bytes, void *stream, void **args, void **extra))
 
 /* Those that a driver may lack; NULL then. */
-#define FX_CUDA_DRIVER_OPTIONAL_LIST(X)                                                                  \
-  X(tensor_map, "cuTensorMapEncodeTiled",                                                                \
-    (void *map, int type, uint32_t rank, void *data, const uint64_t *dims, const uint64_t *stride_bytes, \
-     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill))
+#define FX_CUDA_DRIVER_OPTIONAL_LIST(X)                                                                    \
+  X(tensor_map, "cuTensorMapEncodeTiled",                                                                  \
+    (void *map, int type, uint32_t rank, void *data, const uint64_t *dims, const uint64_t *stride_bytes,   \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill)) \
+  X(graph_nodes, "cuGraphGetNodes", (void *graph, void **nodes, size_t *count))                            \
+  X(graph_node_type, "cuGraphNodeGetType", (void *node, int *type))                                        \
+  X(graph_memset, "cuGraphMemsetNodeGetParams", (void *node, void *params))                                \
+  X(graph_before, "cuGraphNodeGetDependencies", (void *node, void **nodes, size_t *count))                 \
+  X(graph_after, "cuGraphNodeGetDependentNodes", (void *node, void **nodes, size_t *count))                \
+  X(graph_add_kernel, "cuGraphAddKernelNode_v2",                                                           \
+    (void **node, void *graph, void *const *before, size_t count, const void *params))                     \
+  X(graph_add_edges, "cuGraphAddDependencies",                                                             \
+    (void *graph, void *const *from, void *const *to, size_t count))                                       \
+  X(graph_remove, "cuGraphDestroyNode", (void *node))
 
 struct fx_cuda_driver {
 #define FX_CUDA_DRIVER_FIELD(field, name, parameters) int(*field) parameters;
