@@ -75,11 +75,11 @@ static void unpack(fx_graph *graph, fx_value kv, sizes s, fx_value *k, fx_value 
   *v = fx_slice_heads(graph, kv, s.K * s.D, s.K, s.D);
 }
 
-/* The sums in the type of q, k and v. Copies can be written straight into a larger gradient. */
+/* The sums in the type of q, k and v, as values that can be written straight into a larger gradient. */
 static void give_gradients(fx_graph *graph, const fx_attention_sums *sums, sizes s, fx_value *din) {
   const fx_value sum[] = {sums->dq, sums->dk, sums->dv};
   for (int i = 0; i < 3; i++)
-    din[Q + i] = fx_copy(graph, s.dtype == FX_F32 ? sum[i] : fx_cast(graph, sum[i], s.dtype));
+    din[Q + i] = s.dtype == FX_F32 ? fx_copy(graph, sum[i]) : fx_cast(graph, sum[i], s.dtype);
 }
 
 static fx_value sum_of(fx_graph *graph, fx_value sum, fx_value x) {

@@ -23,6 +23,7 @@ typedef struct cuda_device {
   void *stream[FX_LANE_COUNT];
   void *clock[2]; /* events with times */
   void *fork;     /* event at which a recording's lanes leave the compute lane */
+  bool forks;     /* the recording under way has several lanes */
 } cuda_device;
 
 static fx_status enter(fx_device *base) {
@@ -128,9 +129,10 @@ static fx_status cuda_event_sync(fx_device *base, fx_event *event) {
 /* ---- recordings: CUDA graphs, captured thread-locally ---- */
 
 static fx_status cuda_record_begin(fx_device *base, unsigned lanes) {
-  const cuda_device *device = (const cuda_device *)base;
+  cuda_device *device = (cuda_device *)base;
   const fx_cuda_driver *driver = device->context.driver;
   FX_TRY(enter(base));
+  device->forks = (lanes & ~(1u << FX_LANE_COMPUTE)) != 0;
   FX_TRY(fx_cuda_check(driver,
                        driver->capture_begin(device->stream[FX_LANE_COMPUTE], FX_CU_CAPTURE_THREAD_LOCAL),
                        "the start of a capture"));
@@ -151,7 +153,7 @@ static fx_status cuda_record_end(fx_device *base, fx_recording **out) {
   int result = driver->capture_end(device->stream[FX_LANE_COMPUTE], &graph);
   if (out && result == 0) {
     fx_cuda_fill_by_kernels(&device->context, graph);
-    result = driver->graph_instantiate(&exec, graph, 0);
+    result = driver->graph_instantiate(&exec, graph, device->forks ? FX_CU_GRAPH_USE_NODE_PRIORITY : 0);
   }
   if (graph) driver->graph_destroy(graph);
   if (!out) return FX_OK;
@@ -292,14 +294,28 @@ static fx_status choose(int ordinal, fx_cuda_context *context) {
   return fx_cuda_check(context->driver, context->driver->device_get(&context->device, ordinal), "the GPU");
 }
 
+/* Kernels of exchanges come first where a multiprocessor becomes free: they are few and short, and what waits
+ * for them is long. */
+static fx_status create_streams(cuda_device *device) {
+  const fx_cuda_driver *driver = device->context.driver;
+  int least = 0, greatest = 0;
+  FX_TRY(fx_cuda_check(driver, driver->stream_priorities(&least, &greatest), "priorities of streams"));
+  for (int l = 0; l < FX_LANE_COUNT; l++) {
+    bool exchanges = l == FX_LANE_COMM_CRITICAL || l == FX_LANE_COMM_BULK;
+    FX_TRY(fx_cuda_check(
+        driver,
+        driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING, exchanges ? greatest : least),
+        "a stream"));
+  }
+  return FX_OK;
+}
+
 static fx_status fill_context(cuda_device *device) {
   fx_cuda_context *context = &device->context;
   const fx_cuda_driver *driver = context->driver;
   context->late = &device->late;
   FX_TRY(enter(&device->base));
-  for (int l = 0; l < FX_LANE_COUNT; l++)
-    FX_TRY(fx_cuda_check(driver, driver->stream_create(&device->stream[l], FX_CU_STREAM_NON_BLOCKING),
-                         "a stream"));
+  FX_TRY(create_streams(device));
   FX_TRY(fx_cuda_check(driver, driver->event_create(&device->fork, FX_CU_EVENT_DISABLE_TIMING), "an event"));
   for (int i = 0; i < 2; i++)
     FX_TRY(fx_cuda_check(driver, driver->event_create(&device->clock[i], 0), "an event"));

@@ -30,7 +30,8 @@
   X(memory_free_host, "cuMemFreeHost", (void *address))                                                     \
   X(memory_fill, "cuMemsetD8Async", (uint64_t address, unsigned char byte, size_t count, void *stream))     \
   X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t bytes, void *stream))                        \
-  X(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                                       \
+  X(stream_create, "cuStreamCreateWithPriority", (void **stream, unsigned flags, int priority))             \
+  X(stream_priorities, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))                          \
   X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                                   \
   X(stream_sync, "cuStreamSynchronize", (void *stream))                                                     \
   X(stream_wait, "cuStreamWaitEvent", (void *stream, void *event, unsigned flags))                          \
@@ -88,6 +89,7 @@ enum {
   FX_CU_STREAM_NON_BLOCKING = 1,
   FX_CU_EVENT_DISABLE_TIMING = 2,
   FX_CU_CAPTURE_THREAD_LOCAL = 1,
+  FX_CU_GRAPH_USE_NODE_PRIORITY = 8,
   FX_CU_HOST_PORTABLE = 1,
   FX_CU_ERROR_NO_DEVICE = 100
 };
