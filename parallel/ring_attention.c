@@ -9,10 +9,17 @@
 #include "dynamo_rt/ops/blocks.h"
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/ops/input.h"
+#include "parallel/alltoall_attention.h"
 #include "parallel/collective.h"
 
 const char *fx_context_exchange_name(fx_context_exchange exchange) {
-  return exchange == FX_CONTEXT_RING ? "ring" : "allgather";
+  static const char *const names[] = {
+      [FX_CONTEXT_ALLGATHER] = "allgather", [FX_CONTEXT_RING] = "ring", [FX_CONTEXT_ALLTOALL] = "alltoall"};
+  return names[exchange];
+}
+
+int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local) {
+  return exchange == FX_CONTEXT_ALLTOALL ? ranks * T_local : T_local;
 }
 
 fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype) {
@@ -378,6 +385,7 @@ fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_c
   if (lse) *lse = FX_NONE;
   fx_status status = check(graph, comm, q, k, blocks->all);
   if (status != FX_OK) return fx_graph_fail(graph, status);
+  if (exchange == FX_CONTEXT_ALLTOALL) return fx_alltoall_attention(graph, comm, lane, q, k, v, inputs, attr);
   memset(&a, 0, sizeof a);
   a.comm = comm;
   a.lane = (int32_t)lane;

@@ -11,6 +11,9 @@
  *              with them: every other rank adds its part, then they come home. Of a sparse mask only those
  *              blocks travel that queries of another rank may see: which ones is data, how many at most is
  *              recorded.
+ *   alltoall   rows of all heads are exchanged for all rows of some heads (alltoall_attention.h). The least
+ *              travels, but the ranks must divide the heads, rank r has the r-th share of the sequence, and
+ *              nothing overlaps.
  *
  * Which rank holds which blocks is data (`blocks`), so a new assignment records nothing. Positions stay
  * global: limits and expressions mean what they mean on one rank. Every rank takes part in every hop, also
@@ -26,7 +29,11 @@
 extern "C" {
 #endif
 
-typedef enum fx_context_exchange { FX_CONTEXT_ALLGATHER, FX_CONTEXT_RING } fx_context_exchange;
+typedef enum fx_context_exchange {
+  FX_CONTEXT_ALLGATHER,
+  FX_CONTEXT_RING,
+  FX_CONTEXT_ALLTOALL
+} fx_context_exchange;
 
 const char *fx_context_exchange_name(fx_context_exchange exchange);
 
@@ -35,6 +42,9 @@ const char *fx_context_exchange_name(fx_context_exchange exchange);
  * ones, and its memory does not depend on how the sequence grows. Ring beyond. B samples of T positions. */
 #define FX_CONTEXT_GATHER_BYTES ((int64_t)64 << 20)
 fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype);
+
+/* Rows that limits and run lists are for: a rank's own, or with alltoall all. */
+int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local);
 
 /* Keys a run list covers, and how many lists `runs` and `runs_backward` hold one behind the other: one of all
  * keys, rank by rank, or one a rank's chunk, in rank order. T_local: positions of one rank. */
@@ -57,8 +67,8 @@ typedef struct fx_context_blocks {
  * rows. Run lists are for fx_context_keys keys, fx_context_lists of them, each padded to the same number of
  * words; with an index those of other ranks are for their travelling blocks. Sinks and tables are whole on
  * every rank and so are used once a row: their gradients are this rank's rows' share, to be summed over the
- * ranks like those of any parameter. Exchanges run on `lane`. Collective over comm. *lse (may be NULL) is not
- * differentiable. */
+ * ranks like those of any parameter. Exchanges run on `lane`. Collective over comm. *lse (may be NULL;
+ * FX_NONE with alltoall) is not differentiable. */
 fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
                               fx_value q, fx_value k, fx_value v, const fx_context_blocks *blocks,
                               const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse);

@@ -188,12 +188,23 @@ static fx_status check_available(const fx_config *cfg) {
   return FX_OK;
 }
 
+/* Every context rank gets some heads of what a tensor rank has. */
+static fx_status check_alltoall(const fx_config *cfg) {
+  long long ranks = cfg->parallel.context, tensor = cfg->parallel.tensor;
+  long long heads = cfg->model.num_attention_heads / tensor,
+            keys = cfg->model.num_key_value_heads < tensor ? 1 : cfg->model.num_key_value_heads / tensor;
+  if (ranks <= 16 && heads % ranks == 0 && keys % ranks == 0) return FX_OK;
+  return conflict(
+      cfg, "parallel.context_exchange", "parallel.context",
+      "parallel.context=%lld does not divide the %lld query and %lld key heads of a tensor rank, or is over "
+      "16, as parallel.context_exchange=alltoall needs; use ring, allgather or auto",
+      ranks, heads, keys);
+}
+
 /* A sequence is dealt to the context ranks in blocks of 128 positions, equally many each. */
 static fx_status check_context(const fx_config *cfg) {
   long long ranks = cfg->parallel.context, length = cfg->train.seq_length;
-  if (cfg->parallel.context_exchange == FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL)
-    return conflict(cfg, "parallel.context_exchange", "parallel.context_exchange",
-                    "parallel.context_exchange=alltoall is not available yet; use ring, allgather or auto");
+  if (cfg->parallel.context_exchange == FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL) FX_TRY(check_alltoall(cfg));
   if (ranks > 1 && length % (128 * ranks) != 0)
     return conflict(cfg, "train.seq_length", "parallel.context",
                     "train.seq_length=%lld is not a multiple of 128 x parallel.context=%lld; set it to a "

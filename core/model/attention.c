@@ -19,14 +19,19 @@ static int add_field(fx_attention_setup *setup, const char *name, int32_t kind, 
   return setup->num_fields++;
 }
 
+/* Rows of queries that limits and run lists are for. */
+static int32_t mask_rows(const fx_attention_setup *setup) {
+  return fx_context_rows(setup->exchange, setup->ranks, setup->rows);
+}
+
 static fx_runs plan_runs(const fx_attention_setup *setup, const fx_attention_kind *kind, int backward) {
   const int32_t *tile = setup->tile[backward];
-  int32_t keys = fx_context_keys(setup->exchange, setup->ranks, setup->rows);
-  fx_runs runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, tile[0], tile[1], 0);
-  if (keys == setup->rows) return runs;
+  int32_t rows = mask_rows(setup), keys = fx_context_keys(setup->exchange, setup->ranks, setup->rows);
+  fx_runs runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, rows, keys, tile[0], tile[1], 0);
+  if (keys == rows) return runs;
   /* what is one range of keys on one rank is one a rank where keys lie rank by rank */
   int32_t capacity = runs.capacity * setup->ranks;
-  return fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, tile[0], tile[1], capacity);
+  return fx_mask_runs_plan(kind->program, setup->B, setup->H, rows, keys, tile[0], tile[1], capacity);
 }
 
 /* int32 words of one list; a field holds fx_context_lists of them. */
@@ -44,7 +49,7 @@ static void plan_mask(fx_attention_setup *setup, int32_t index) {
   const fx_mask_facts *facts = fx_mask_program_facts(kind->program);
   kind->attr.ask_mask = facts->form == FX_MASK_FORM_EXPRESSION || facts->R > 1;
   if (facts->form == FX_MASK_FORM_LIMITS) {
-    fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->rows);
+    fx_limits limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, mask_rows(setup));
     widen_scratch(setup, fx_mask_limits_scratch(kind->program));
     if (!kind->attr.ask_mask) {
       kind->limits =
@@ -313,8 +318,8 @@ static fx_status fill_runs(const fx_attention_setup *setup, const fx_attention_k
     int32_t keys = find_keys(setup, memory, list, &in.kv.base);
     fx_runs runs = whole;
     if (keys > 0)
-      runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, setup->rows, keys, whole.block, whole.tile,
-                               whole.capacity);
+      runs = fx_mask_runs_plan(kind->program, setup->B, setup->H, mask_rows(setup), keys, whole.block,
+                               whole.tile, whole.capacity);
     fx_runs_bind(&runs, at + list * list_words(&whole));
     if (keys > 0)
       FX_TRY(fx_mask_runs_build(kind->program, &in, limits, &runs, scratch));
@@ -329,11 +334,12 @@ static fx_status fill_mask(const fx_attention_setup *setup, const fx_attention_k
   const int32_t *blocks = setup->blocks >= 0 ? memory[setup->blocks] : NULL;
   if (!kind->program) return FX_OK;
   fx_mask_batch in = {.B = setup->B, .buffer = buffer, .uniform = kind->flex->uniform};
-  if (blocks) in.q.base = blocks + setup->rank * (setup->rows / FX_LIMITS_ALIGN);
+  if (blocks && setup->exchange != FX_CONTEXT_ALLTOALL)
+    in.q.base = blocks + setup->rank * (setup->rows / FX_LIMITS_ALIGN);
   bool by_limits = fx_mask_program_facts(kind->program)->form == FX_MASK_FORM_LIMITS;
   fx_limits limits;
   if (by_limits) {
-    limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, setup->rows);
+    limits = fx_mask_limits_plan(kind->program, setup->B, setup->H, mask_rows(setup));
     void *place = kind->limits >= 0
                       ? memory[kind->limits]
                       : (char *)scratch + fx_align_up(fx_mask_limits_scratch(kind->program), FX_ALIGN);

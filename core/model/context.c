@@ -30,6 +30,8 @@ fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend b
     return FX_CONTEXT_RING;
   case FX_PARALLEL_CONTEXT_EXCHANGE_ALLGATHER:
     return FX_CONTEXT_ALLGATHER;
+  case FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL:
+    return FX_CONTEXT_ALLTOALL;
   default:
     return fx_context_choose(B, T, config->model.num_key_value_heads, config->model.head_dim,
                              fx_model_dtype(config, backend));
@@ -240,8 +242,11 @@ static void fill_shared(const fx_attention_setup *setup, const int32_t *order, c
 
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
-  const uint8_t *travels;
-  FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
+  const uint8_t *travels = NULL;
+  if (setup->exchange == FX_CONTEXT_ALLTOALL) /* all rows are everywhere: in order */
+    for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] = i;
+  else
+    FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
   if (shared) fill_shared(setup, blocks, travels, shared);
   for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
   return FX_OK;

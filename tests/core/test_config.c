@@ -168,9 +168,10 @@ static void relations(void) {
       {"parallel: {context: 2}\ntrain: {seq_length: 384}\n",
        ":2:21",
        {"train.seq_length=384 is not a multiple of 128 x parallel.context=2", "multiple of 256"}},
-      {"parallel: {context_exchange: alltoall}\n",
-       ":1:30",
-       {"parallel.context_exchange=alltoall is not available yet", "ring, allgather or auto"}},
+      {"parallel: {context: 2, context_exchange: alltoall}\nmodel: {num_attention_heads: 6, "
+       "num_key_value_heads: 3, head_dim: 16}\n",
+       ":1:42",
+       {"parallel.context=2 does not divide the 6 query and 3 key heads", "ring, allgather or auto"}},
       {"parallel: {context_exchange: rnig}\n", ":1:30", {"rnig", "ring"}},
   };
   CHECK_BAD(rows);

@@ -206,6 +206,8 @@ static void several_ranks(void) {
     int ranks;
   } rows[] = {{"cp2 allgather", "parallel.context=2", "parallel.context_exchange=allgather", 2},
               {"cp2 ring", "parallel.context=2", "parallel.context_exchange=ring", 2},
+              {"cp2 alltoall", "parallel.context=2", "parallel.context_exchange=alltoall", 2},
+              {"cp2 x dp2 alltoall", "parallel.context=2", "parallel.context_exchange=alltoall", 4},
               {"cp4 allgather", "parallel.context=4", "parallel.context_exchange=allgather", 4},
               {"cp4 ring", "parallel.context=4", "parallel.context_exchange=ring", 4},
               {"cp2 x dp2 ring", "parallel.context=2", "parallel.context_exchange=ring", 4},

@@ -53,7 +53,7 @@ case_of "rows that do not divide" 2 'train.micro_batch_size=1 x train.seq_length
 case_of "a sequence that context ranks cannot share" 2 'train.seq_length=128 .*256' "${good[@]}" parallel.context=2
 case_of "context ranks that are not there" 2 '1 ranks do not divide.*parallel.context=2' "${good[@]}" parallel.context=2 train.seq_length=256
 case_of "an exchange that does not exist" 2 'parallel.context_exchange.*(ring|allgather)' "${good[@]}" parallel.context_exchange=gossip
-case_of "all-to-all is not there yet" 2 'parallel.context_exchange=alltoall is not available yet' "${good[@]}" parallel.context_exchange=alltoall
+case_of "heads that context ranks cannot divide" 2 'parallel.context=4 does not divide the 4 query and 2 key heads' "${good[@]}" parallel.context_exchange=alltoall parallel.context=4 train.seq_length=512
 case_of "missing corpus" 3 'nowhere.txt' "${good[@]}" data.train=nowhere.txt
 case_of "empty corpus" 3 'empty.txt' "${good[@]}" data.train=empty.txt
 case_of "binary corpus" 3 'binary.bin' "${good[@]}" data.train=binary.bin
