@@ -44,7 +44,7 @@ check "options of plan" offers "--gpu" plan run.yaml --g
 check "a configuration in a folder" offers "configs/a.yaml configs/models/" train configs/
 check "folders for generate" offers "configs runs" generate ''
 check "keys after a configuration" offers "train.iters=" train run.yaml train.it
-check "keys of one section" offers "parallel.bucket_elements= parallel.context= parallel.context_exchange= parallel.sequence= parallel.tensor= parallel.watchdog= parallel.zero=" config show run.yaml parallel.
+check "keys of one section" offers "parallel.bucket_elements= parallel.context= parallel.context_exchange= parallel.gather_again= parallel.sequence= parallel.tensor= parallel.tensor_pieces= parallel.watchdog= parallel.zero=" config show run.yaml parallel.
 check "words of a key" offers "layernorm rmsnorm" train run.yaml model.norm =
 check "words of a key, begun" offers "rmsnorm" train run.yaml model.norm = r
 check "a key that takes no words offers files" offers "run.yaml runs" train run.yaml data.train = ru
