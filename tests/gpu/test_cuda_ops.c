@@ -385,7 +385,7 @@ static const op_case g_cases[] = {
     {"rmsnorm of a sum", build_rms_residual, 2e-6, 8e-3, {NORM_SHAPES}},
     {"layernorm of a sum", build_layer_residual, 4e-6, 8e-3, {NORM_SHAPES}},
     {"layernorm of 5", build_layernorm, 4e-6, 0, {{3, 5}}},
-    {"rope", build_rope, 2e-6, 8e-3, {{1, 16}, {40, 16}, {257, 64}, {40, 20}}},
+    {"rope", build_rope, 2e-6, 8e-3, {{1, 16}, {40, 16}, {257, 64}, {40, 20}, {9, 1600}}},
     {"embedding", build_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
     {"embedding of one id", build_embedding_of_one, 4e-4, 1e-2, {{64, 24}, {5000, 100}, {33000, 24}}},
     {"embedding of many ids", build_embedding_large, 2e-6, 8e-3, {{3000, 24}}},
