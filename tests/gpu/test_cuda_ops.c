@@ -274,17 +274,32 @@ static void build_vocab_head_idle(gpu_world *w) {
   build_vocab_head(w, 0);
 }
 
-static void build_dropout(gpu_world *w) {
+/* shape: of x; blocks: of 128 rows of a sample, or NULL */
+static void dropped(gpu_world *w, fx_type shape, const int32_t *blocks, int count, fx_dropout_attr attr) {
   enum { B = 3 };
+  fx_value places = FX_NONE, x = world_elements(w, "x", shape, 1);
   gpu_buffer *ordinals = world_buffer(w, "ordinals", fx_type_1d(FX_I64, B), false);
   for (int i = 0; i < B; i++) ((int64_t *)ordinals->data)[i] = 1000000 + 7 * i;
   fx_value ordinal = fx_graph_persistent(FX_AT(w->graph), "ordinals", ordinals->data, ordinals->type);
   fx_value iteration = world_count(w, "iteration", 12345678901);
-  fx_value x = world_elements(w, "x", fx_type_3d(FX_F32, B, w->rows, w->cols), 1);
+  if (blocks) {
+    gpu_buffer *b = world_buffer(w, "blocks", fx_type_1d(FX_I32, count), false);
+    memcpy(b->data, blocks, (size_t)count * sizeof *blocks);
+    places = fx_graph_persistent(FX_AT(w->graph), "blocks", b->data, b->type);
+  }
+  attr.seed = 5, attr.site = 77, attr.p = 0.3f;
   fx_graph_set_layer(w->graph, 3);
-  world_output(w, "y",
-               fx_dropout(FX_AT(w->graph), x, ordinal, iteration,
-                          (fx_dropout_attr){.seed = 5, .site = 77, .p = 0.3f}));
+  world_output(w, "y", fx_dropout_at(FX_AT(w->graph), x, ordinal, iteration, places, attr));
+}
+
+static void build_dropout(gpu_world *w) {
+  dropped(w, fx_type_3d(FX_F32, 3, w->rows, w->cols), NULL, 0, (fx_dropout_attr){0});
+}
+/* Rows from the middle of a sample on, whose blocks of 128 lie apart in their sequence. */
+static void build_dropout_shard(gpu_world *w) {
+  static const int32_t blocks[] = {256, 0, 1280};
+  dropped(w, fx_type_2d(FX_F32, w->rows, w->cols), blocks, 3,
+          (fx_dropout_attr){.first_row = 100, .length = 384});
 }
 
 /* ---- optimizer ---- */
@@ -395,7 +410,8 @@ static const op_case g_cases[] = {
     {"vocabulary shards, embedding", build_vocab_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
     {"vocabulary shards, head", build_vocab_head_padded, 3e-6, 1e-2, {{1, 128}, {257, 101}, {33, 16000}}},
     {"vocabulary shards, one idle", build_vocab_head_idle, 3e-6, 1e-2, {{257, 384}}},
-    {"dropout", build_dropout, 0, 4e-3, {ODD_SHAPES}},
+    {"dropout", build_dropout, 0, 4e-3, {ODD_SHAPES, {37, 20}, {700, 40}, {40, 2048}}},
+    {"dropout of a shard", build_dropout_shard, 0, 4e-3, {{650, 40}, {650, 42}, {3, 768}}},
     {"clip and adamw", build_update, 1e-6, 0, {{1, 1}}},
     {"adamw with snapshot", build_update_snapshot, 1e-6, 0, {{1, 1}}},
     {"adamw, rounded", build_rounded, 1e-6, 0, {{1, 1}}},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Table lookup, its deterministic backward, dropout. */
+/* Table lookup and its deterministic backward. */
 
 /* A group of blockDim.x threads copies rows, one after the other, and looks up the next id meanwhile. The
  * table holds ids [first, first + held); of another id below vocab the row is zero, and one outside the
@@ -140,44 +140,3 @@ SINGLE_KERNEL(embedding_join, JOIN_COLS *JOIN_LANES)
   dtable[id * cols + col] = add ? dtable[id * cols + col] + sum : sum;
 }
 #endif
-
-/* ---- dropout ---- */
-
-struct dropout_params {
-  u64 seed, site;
-  u32 limit; /* a draw below it drops: p in units of 2^-24, and 8 bits more */
-  float keep;
-  i64 rows, cols, length, first;
-};
-
-/* One draw of four channels: a vector takes VEC / 4 of them. x [rows, cols], where row 0 is row `first` of
- * all samples' positions, rows by groups of blockDim.x threads; y may be x. blocks: position of every 128
- * rows of a sample, or null. */
-KERNEL(dropout, FLAT)
-(const T *x, const i64 *ordinal, const i64 *iteration, const int *blocks, T *y, dropout_params d) {
-  bool vectors = aligned(x, y) && d.cols % VEC == 0;
-  i64 quads = (d.cols + 3) / 4, step = (i64)gridDim.x * blockDim.y;
-  u64 iter = (u64)*iteration;
-  for (i64 r = (i64)blockIdx.x * blockDim.y + threadIdx.y; r < d.rows; r += step) {
-    i64 sample = (d.first + r) / d.length;
-    i64 t = d.first + r - sample * d.length, position = blocks ? blocks[t / 128] + t % 128 : t;
-    u64 index = ((u64)ordinal[sample] << 40) + (u64)(position * quads);
-    for (i64 i = (i64)threadIdx.x * VEC; vectors && i < d.cols; i += blockDim.x * VEC) {
-      float u[VEC];
-      unpack(load_vector(x + r * d.cols + i), u);
-      for (int draw = 0; draw < VEC / 4; draw++) {
-        philox random = philox_at(d.seed, d.site, index + (u64)i / 4 + draw, iter);
-        for (int j = 0; j < 4; j++)
-          u[4 * draw + j] = random.word[j] < d.limit ? 0.0f : u[4 * draw + j] * d.keep;
-      }
-      store_vector(y + r * d.cols + i, u);
-    }
-    for (i64 q = threadIdx.x; !vectors && q < quads; q += blockDim.x) {
-      philox random = philox_at(d.seed, d.site, index + (u64)q, iter);
-      for (int j = 0; j < 4 && 4 * q + j < d.cols; j++) {
-        i64 at = r * d.cols + 4 * q + j;
-        put(y + at, random.word[j] < d.limit ? 0.0f : get(x + at) * d.keep);
-      }
-    }
-  }
-}

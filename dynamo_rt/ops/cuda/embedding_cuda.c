@@ -245,26 +245,46 @@ fx_status fx_vocab_loss_cuda(const fx_kernel_args *args) {
 
 /* ---- dropout ---- */
 
-typedef struct dropout_params { /* of embedding.cu */
-  uint64_t seed, site;
+enum { ROUNDS = 10, AHEAD = 4, MAX_GRID_Y = 65535 }; /* the first two of dropout.cu */
+
+typedef struct dropout_params { /* of dropout.cu */
+  uint32_t key[2 * ROUNDS];
   uint32_t limit;
   float keep;
   int64_t rows, cols, length, first;
 } dropout_params;
 
+/* The keys of fx_philox_at's rounds. */
+static void set_keys(dropout_params *d, uint64_t seed, uint64_t site) {
+  uint64_t key = seed * 0x9E3779B97F4A7C15ull ^ site;
+  uint32_t word[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+  for (int r = 0; r < ROUNDS; r++) {
+    d->key[2 * r] = word[0] + (uint32_t)r * 0x9E3779B9u;
+    d->key[2 * r + 1] = word[1] + (uint32_t)r * 0xBB67AE85u;
+  }
+}
+
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
-  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread; blocks a multiprocessor */
+  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread and blocks a multiprocessor, for any rows */
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
   void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
-  dropout_params d = {.seed = attr->seed,
-                      .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
-                      .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
+  fx_dtype dtype = args->in[0]->type.dtype;
+  dropout_params d = {.limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
                       .keep = 1.0f / (1.0f - attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),
                       .length = attr->length ? attr->length : args->in[0]->type.dim[1],
                       .first = attr->first_row};
-  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows, d.cols, COLUMNS, RESIDENT,
-                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
+  set_keys(&d, attr->seed, attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer);
+  if (d.rows == 0) return FX_OK;
+  int64_t samples = (d.first + d.rows - 1) / d.length - d.first / d.length + 1;
+  int64_t vectors = fx_min_i64(d.length, d.rows) * d.cols * (int64_t)fx_dtype_bytes(dtype) / 16;
+  void **params = FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d);
+  if (fx_cuda_rows_fit_vectors(dtype, d.cols, (const void *[]){x, y}, 2) && samples <= MAX_GRID_Y &&
+      vectors <= INT32_MAX) {
+    fx_cuda_dim grid = {(unsigned)fx_ceil_div(vectors, FX_CUDA_BLOCK * AHEAD), (unsigned)samples, 1};
+    return fx_cuda_run(args, FX_CUDA_DROPOUT, dtype, grid, (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, params);
+  }
+  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT_ROWS, dtype, d.rows, d.cols, COLUMNS, RESIDENT, params);
 }

@@ -41,7 +41,8 @@ extern "C" {
   X(INDEX_PLACE, "index.cu", "index_place", SINGLE)           \
   X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", TYPED)  \
   X(EMBEDDING_JOIN, "embedding.cu", "embedding_join", SINGLE) \
-  X(DROPOUT, "embedding.cu", "dropout", TYPED)                \
+  X(DROPOUT, "dropout.cu", "dropout", TYPED)                  \
+  X(DROPOUT_ROWS, "dropout.cu", "dropout_rows", TYPED)        \
   X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
   X(VOCAB_NUMBERS, "head.cu", "vocab_numbers", TYPED)         \
   X(VOCAB_MERGE, "head.cu", "vocab_merge", TYPED)             \
