@@ -11,7 +11,8 @@ extern "C" {
 
 /* T: F32 or BF16. ids [B, T] int32 in [0, V), table [V, E] T -> [B, T, E] T. An id out of range fails the
  * step with FX_ERR_DATA. The gradient of the table is F32; it adds rows of one id in order of appearance
- * (CUDA: in pieces of 64 rows, and the pieces in order), so it has the same bits every time. */
+ * (CUDA: of more than 16, in pieces that end at every 32nd place of all rows sorted by id, and those sums by
+ * 32 and then all, in order), so it has the same bits every time. */
 fx_value fx_embedding(fx_graph *graph, fx_value ids, fx_value table);
 
 typedef struct fx_head_ce_attr {

@@ -198,6 +198,10 @@ static void build_embedding_of_one(gpu_world *w) {
 static void build_embedding_large(gpu_world *w) {
   build_lookup(w, 0, 70000, 70000);
 }
+/* More ids than 132 blocks of the sort own at 1,024 each. */
+static void build_embedding_huge(gpu_world *w) {
+  build_lookup(w, 0, 199999, 200000);
+}
 
 static void build_head(gpu_world *w, int64_t valid, int64_t E) {
   int64_t rows = w->rows, vocab = w->cols;
@@ -274,17 +278,32 @@ static void build_vocab_head_idle(gpu_world *w) {
   build_vocab_head(w, 0);
 }
 
-static void build_dropout(gpu_world *w) {
+/* shape: of x; blocks: of 128 rows of a sample, or NULL */
+static void dropped(gpu_world *w, fx_type shape, const int32_t *blocks, int count, fx_dropout_attr attr) {
   enum { B = 3 };
+  fx_value places = FX_NONE, x = world_elements(w, "x", shape, 1);
   gpu_buffer *ordinals = world_buffer(w, "ordinals", fx_type_1d(FX_I64, B), false);
   for (int i = 0; i < B; i++) ((int64_t *)ordinals->data)[i] = 1000000 + 7 * i;
   fx_value ordinal = fx_graph_persistent(FX_AT(w->graph), "ordinals", ordinals->data, ordinals->type);
   fx_value iteration = world_count(w, "iteration", 12345678901);
-  fx_value x = world_elements(w, "x", fx_type_3d(FX_F32, B, w->rows, w->cols), 1);
+  if (blocks) {
+    gpu_buffer *b = world_buffer(w, "blocks", fx_type_1d(FX_I32, count), false);
+    memcpy(b->data, blocks, (size_t)count * sizeof *blocks);
+    places = fx_graph_persistent(FX_AT(w->graph), "blocks", b->data, b->type);
+  }
+  attr.seed = 5, attr.site = 77, attr.p = 0.3f;
   fx_graph_set_layer(w->graph, 3);
-  world_output(w, "y",
-               fx_dropout(FX_AT(w->graph), x, ordinal, iteration,
-                          (fx_dropout_attr){.seed = 5, .site = 77, .p = 0.3f}));
+  world_output(w, "y", fx_dropout_at(FX_AT(w->graph), x, ordinal, iteration, places, attr));
+}
+
+static void build_dropout(gpu_world *w) {
+  dropped(w, fx_type_3d(FX_F32, 3, w->rows, w->cols), NULL, 0, (fx_dropout_attr){0});
+}
+/* Rows from the middle of a sample on, whose blocks of 128 lie apart in their sequence. */
+static void build_dropout_shard(gpu_world *w) {
+  static const int32_t blocks[] = {256, 0, 1280};
+  dropped(w, fx_type_2d(FX_F32, w->rows, w->cols), blocks, 3,
+          (fx_dropout_attr){.first_row = 100, .length = 384});
 }
 
 /* ---- optimizer ---- */
@@ -352,7 +371,7 @@ static void build_rounded_from_the_middle(gpu_world *w) {
 /* ---- cases ---- */
 
 /* Bounds of the relative norm: fp32 sums in another order (the CPU adds 33,000 rows of one id one after the
- * other, which leaves it 2e-4 off; the GPU adds sums of 64); bfloat16 rounds to 2^-9 of an element (1.7e-3
+ * other, which leaves it 2e-4 off; the GPU adds sums of 32); bfloat16 rounds to 2^-9 of an element (1.7e-3
  * root mean square), a few times on the way to a gradient. */
 typedef struct op_case {
   const char *name;
@@ -385,17 +404,19 @@ static const op_case g_cases[] = {
     {"rmsnorm of a sum", build_rms_residual, 2e-6, 8e-3, {NORM_SHAPES}},
     {"layernorm of a sum", build_layer_residual, 4e-6, 8e-3, {NORM_SHAPES}},
     {"layernorm of 5", build_layernorm, 4e-6, 0, {{3, 5}}},
-    {"rope", build_rope, 2e-6, 8e-3, {{1, 16}, {40, 16}, {257, 64}, {40, 20}}},
-    {"embedding", build_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
+    {"rope", build_rope, 2e-6, 8e-3, {{1, 16}, {40, 16}, {257, 64}, {40, 20}, {9, 1600}}},
+    {"embedding", build_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}, {9000, 40}}},
     {"embedding of one id", build_embedding_of_one, 4e-4, 1e-2, {{64, 24}, {5000, 100}, {33000, 24}}},
-    {"embedding of many ids", build_embedding_large, 2e-6, 8e-3, {{3000, 24}}},
+    {"embedding of many ids", build_embedding_large, 2e-6, 8e-3, {{3000, 24}, {40000, 24}}},
+    {"embedding of more ids", build_embedding_huge, 2e-6, 8e-3, {{3000, 24}, {3000, 20}}},
     {"head, padded", build_head_padded, 3e-6, 1e-2, {{130, 384}, {3, 384}, {257, 101}}},
     {"head, whole", build_head_whole, 3e-6, 1e-2, {{257, 2048}, {9, 50304}}},
     {"head, in chunks", build_head_whole, 3e-5, 1.2e-2, {{300, 530000}, {600, 530000}}},
     {"vocabulary shards, embedding", build_vocab_embedding, 2e-6, 8e-3, {ODD_SHAPES, {2100, 333}}},
     {"vocabulary shards, head", build_vocab_head_padded, 3e-6, 1e-2, {{1, 128}, {257, 101}, {33, 16000}}},
     {"vocabulary shards, one idle", build_vocab_head_idle, 3e-6, 1e-2, {{257, 384}}},
-    {"dropout", build_dropout, 0, 4e-3, {ODD_SHAPES}},
+    {"dropout", build_dropout, 0, 4e-3, {ODD_SHAPES, {37, 20}, {700, 40}, {40, 2048}}},
+    {"dropout of a shard", build_dropout_shard, 0, 4e-3, {{650, 40}, {650, 42}, {3, 768}}},
     {"clip and adamw", build_update, 1e-6, 0, {{1, 1}}},
     {"adamw with snapshot", build_update_snapshot, 1e-6, 0, {{1, 1}}},
     {"adamw, rounded", build_rounded, 1e-6, 0, {{1, 1}}},

@@ -71,6 +71,15 @@ __device__ inline void put(T *p, float x) {
 __device__ inline uint4 load_vector(const T *p) {
   return *(const uint4 *)p;
 }
+/* Of what is read once: it is not kept in L1, where what is read again (weights) stays. Coherent, so that a
+ * kernel may write where it reads. */
+__device__ inline uint4 stream_vector(const T *p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
 __device__ inline void unpack(uint4 v, float (&x)[VEC]) {
   u32 word[4] = {v.x, v.y, v.z, v.w};
   for (int i = 0; i < 4; i++) {

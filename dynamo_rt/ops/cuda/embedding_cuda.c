@@ -33,80 +33,98 @@ fx_status fx_vocab_embedding_cuda(const fx_kernel_args *args) {
   return lookup(args, attr->first, attr->valid);
 }
 
-/* ---- its backward: places of each id in order (index.cu), then sums over them ---- */
+/* ---- its backward: places of each id in order (index.cu), then sums over them (embedding.cu) ---- */
 
-enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS, SORT_CHUNK = 1024 }; /* of index.cu */
-enum { RUN = 64, JOIN_COLS = 32, JOIN_LANES = 8 };                    /* of embedding.cu */
+enum { SORT_WARPS = 32, MAX_RANGE = 1024 };                                 /* of index.cu */
+enum { CHUNK = 8, WINDOW = 32, SUPER = 32, SUM_THREADS = 128, LANES = 32 }; /* of embedding.cu */
 
-/* Offsets in the workspace of n places by cols columns. keys, rows: two of [n] each, which a pass of the sort
- * reads and writes; count [DIGITS, sort blocks]; head, tail [blocks of RUN, cols]. */
-typedef struct grad_space {
-  size_t keys[2], rows[2], count, head, tail, bytes;
-} grad_space;
+typedef struct index_sort { /* of index.cu */
+  void *ids, *keys, *rows, *first, *counters, *table;
+  int64_t n, count, cols;
+  int32_t base, vocab, range, vectors;
+} index_sort;
 
-static grad_space grad_space_of(int64_t n, int64_t cols) {
-  grad_space s;
-  size_t at = 0, list = fx_align_up((size_t)n * sizeof(int32_t), 256);
-  size_t parts = fx_align_up((size_t)(fx_ceil_div(n, RUN) * cols) * sizeof(float), 256);
-  for (int i = 0; i < 2; i++, at += list) s.keys[i] = at;
-  for (int i = 0; i < 2; i++, at += list) s.rows[i] = at;
-  s.count = at;
-  at += fx_align_up((size_t)(DIGITS * fx_ceil_div(n, SORT_CHUNK)) * sizeof(int32_t), 256);
-  s.head = at;
-  s.tail = at + parts;
-  s.bytes = at + 2 * parts;
-  return s;
+typedef struct embedding_sums { /* of embedding.cu */
+  void *dy, *keys, *rows, *first, *table, *head, *tail, *super_head, *super_tail, *counters;
+  int64_t cols;
+  int32_t n, windows, chunks, vocab, add, slices, vectors;
+} embedding_sums;
+
+/* Places in the workspace of n ids of [0, vocab) by cols columns, from `base` on; the sizes are in the
+ * comments of both structs. base NULL: only their number of bytes is wanted. */
+static size_t lay_out(char *base, int64_t n, int64_t vocab, int64_t cols, embedding_sums *s) {
+  int64_t windows = fx_ceil_div(n, WINDOW), supers = fx_ceil_div(windows, SUPER);
+  const struct {
+    void **place;
+    int64_t count; /* of 4 bytes */
+  } parts[] = {{&s->keys, n},
+               {&s->rows, n},
+               {&s->first, vocab + 2},
+               {&s->counters, fx_ceil_div(cols, LANES) * 3 * windows}, /* slices of single columns */
+               {&s->head, windows * cols},
+               {&s->tail, windows * cols},
+               {&s->super_head, supers * cols},
+               {&s->super_tail, supers * cols}};
+  size_t at = 0;
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    *parts[i].place = base ? base + at : NULL;
+    at += fx_align_up((size_t)parts[i].count * sizeof(int32_t), 256);
+  }
+  return at;
 }
 
 size_t fx_embedding_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
                                         int threads) {
   (void)attr, (void)threads;
-  return grad_space_of(fx_type_numel(in[1]), out[0].dim[1]).bytes;
+  embedding_sums s;
+  return lay_out(NULL, fx_type_numel(in[1]), out[0].dim[0], out[0].dim[1], &s);
 }
 
-/* *keys, *rows: the n ids of args->in[1] less `first`, sorted, and where each stood. */
-static fx_status sort_places(const fx_kernel_args *args, const grad_space *space, int64_t n, int first,
-                             int vocab, void **keys, void **rows) {
-  char *base = args->workspace;
-  void *count = base + space->count;
-  int64_t blocks = fx_ceil_div(n, SORT_CHUNK), counts = blocks * DIGITS;
-  fx_cuda_dim grid = {(unsigned)blocks, 1, 1}, block = {FX_CUDA_BLOCK, 1, 1};
-  *keys = args->in[1]->data;
-  *rows = NULL;
-  for (int shift = 0, side = 0; shift == 0 || vocab >> shift > 0; shift += DIGIT_BITS, side ^= 1) {
-    void *keys_out = base + space->keys[side], *rows_out = base + space->rows[side];
-    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_COUNT, FX_F32, grid, block,
-                       FX_CUDA_ARGS(keys, &count, &n, &shift, &first, &vocab)));
-    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_SCAN, FX_F32, (fx_cuda_dim){1, 1, 1}, (fx_cuda_dim){1024, 1, 1},
-                       FX_CUDA_ARGS(&count, &counts)));
-    FX_TRY(fx_cuda_run(args, FX_CUDA_INDEX_PLACE, FX_F32, grid, block,
-                       FX_CUDA_ARGS(keys, rows, &keys_out, &rows_out, &count, &n, &shift, &first, &vocab)));
-    first = 0; /* taken off the keys of the next pass */
-    *keys = keys_out;
-    *rows = rows_out;
-  }
-  return FX_OK;
+/* keys, rows and first of s from the ids less `base`, its counters cleared, and where the table is stored,
+ * the rows of ids that do not appear. A range for each multiprocessor, or as many ids as shared memory holds.
+ */
+static fx_status sort_places(const fx_kernel_args *args, const embedding_sums *s, int base) {
+  const fx_cuda_context *context = args->gemm;
+  int64_t row = SORT_WARPS * (int64_t)sizeof(int32_t), ids = (int64_t)s->vocab + 1;
+  int64_t most = fx_min_i64(MAX_RANGE, fx_cuda_shared_limit(args) / row);
+  int64_t range = fx_min_i64(most, fx_ceil_div(ids, context->info.multiprocessors));
+  index_sort p = {.ids = args->in[1]->data,
+                  .keys = s->keys,
+                  .rows = s->rows,
+                  .first = s->first,
+                  .counters = s->counters,
+                  .table = s->add ? NULL : s->table,
+                  .n = s->n,
+                  .count = (int64_t)s->slices * 3 * s->windows,
+                  .cols = s->cols,
+                  .base = base,
+                  .vocab = s->vocab,
+                  .range = (int32_t)range,
+                  .vectors = fx_cuda_rows_fit_vectors(FX_F32, s->cols, (const void *[]){s->table}, 1)};
+  return fx_cuda_run_shared(
+      args, FX_CUDA_INDEX_SORT, FX_F32, (fx_cuda_dim){(unsigned)fx_ceil_div(ids, range), 1, 1},
+      (fx_cuda_dim){SORT_WARPS * LANES, 1, 1}, (unsigned)(row * range), FX_CUDA_ARGS(&p));
 }
 
 static fx_status lookup_grad(const fx_kernel_args *args, int first) {
-  void *dy = args->in[0]->data, *dtable = args->out[0]->data, *keys, *rows;
   fx_dtype dtype = args->in[0]->type.dtype;
-  int64_t n = fx_type_numel(&args->in[1]->type), cols = args->out[0]->type.dim[1];
-  int vocab = (int)args->out[0]->type.dim[0], add = (int)(args->accumulate & 1);
-  grad_space space = grad_space_of(n, cols);
-  void *head = (char *)args->workspace + space.head, *tail = (char *)args->workspace + space.tail;
-  int vectors = fx_cuda_rows_fit_vectors(dtype, cols, (const void *[]){dy, dtable}, 2);
-  int64_t wide = vectors ? 16 / (int64_t)fx_dtype_bytes(dtype) : 1, places = cols / wide;
-  fx_cuda_dim block = {(unsigned)fx_min_i64(FX_CUDA_BLOCK, (places + 31) / 32 * 32), 1, 1};
-  fx_cuda_dim grid = {(unsigned)fx_ceil_div(n, RUN), (unsigned)fx_ceil_div(places, block.x), 1};
-  FX_TRY(sort_places(args, &space, n, first, vocab, &keys, &rows));
-  if (!add) FX_TRY(fx_fill_cuda(args, 0.0f));
-  FX_TRY(
-      fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype, grid, block,
-                  FX_CUDA_ARGS(&dy, &keys, &rows, &dtable, &head, &tail, &n, &cols, &vocab, &add, &vectors)));
-  grid.y = (unsigned)fx_ceil_div(cols, JOIN_COLS);
-  return fx_cuda_run(args, FX_CUDA_EMBEDDING_JOIN, FX_F32, grid, (fx_cuda_dim){JOIN_COLS, JOIN_LANES, 1},
-                     FX_CUDA_ARGS(&keys, &dtable, &head, &tail, &n, &cols, &vocab, &add));
+  embedding_sums s = {.dy = args->in[0]->data,
+                      .table = args->out[0]->data,
+                      .n = (int32_t)fx_type_numel(&args->in[1]->type),
+                      .cols = args->out[0]->type.dim[1],
+                      .vocab = (int32_t)args->out[0]->type.dim[0],
+                      .add = (int32_t)(args->accumulate & 1)};
+  lay_out(args->workspace, s.n, s.vocab, s.cols, &s);
+  s.windows = (int32_t)fx_ceil_div(s.n, WINDOW);
+  s.chunks = (int32_t)fx_ceil_div(s.n, CHUNK);
+  s.vectors = fx_cuda_rows_fit_vectors(dtype, s.cols, (const void *[]){s.dy, s.table}, 2);
+  int64_t wide = s.vectors ? 16 / (int64_t)fx_dtype_bytes(dtype) : 1;
+  s.slices = (int32_t)fx_ceil_div(s.cols, LANES * wide);
+  FX_TRY(sort_places(args, &s, first));
+  int64_t units = (int64_t)(s.windows + s.chunks) * s.slices;
+  return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype,
+                     (fx_cuda_dim){(unsigned)fx_ceil_div(units, SUM_THREADS / LANES), 1, 1},
+                     (fx_cuda_dim){SUM_THREADS, 1, 1}, FX_CUDA_ARGS(&s));
 }
 
 fx_status fx_embedding_grad_cuda(const fx_kernel_args *args) {
@@ -245,26 +263,46 @@ fx_status fx_vocab_loss_cuda(const fx_kernel_args *args) {
 
 /* ---- dropout ---- */
 
-typedef struct dropout_params { /* of embedding.cu */
-  uint64_t seed, site;
+enum { ROUNDS = 10, AHEAD = 4, MAX_GRID_Y = 65535 }; /* the first two of dropout.cu */
+
+typedef struct dropout_params { /* of dropout.cu */
+  uint32_t key[2 * ROUNDS];
   uint32_t limit;
   float keep;
   int64_t rows, cols, length, first;
 } dropout_params;
 
+/* The keys of fx_philox_at's rounds. */
+static void set_keys(dropout_params *d, uint64_t seed, uint64_t site) {
+  uint64_t key = seed * 0x9E3779B97F4A7C15ull ^ site;
+  uint32_t word[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+  for (int r = 0; r < ROUNDS; r++) {
+    d->key[2 * r] = word[0] + (uint32_t)r * 0x9E3779B9u;
+    d->key[2 * r + 1] = word[1] + (uint32_t)r * 0xBB67AE85u;
+  }
+}
+
 fx_status fx_dropout_cuda(const fx_kernel_args *args) {
-  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread; blocks a multiprocessor */
+  enum { COLUMNS = 32, RESIDENT = 6 }; /* of a thread and blocks a multiprocessor, for any rows */
   const fx_dropout_attr *attr = args->attr;
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
   void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
-  dropout_params d = {.seed = attr->seed,
-                      .site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer,
-                      .limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
+  fx_dtype dtype = args->in[0]->type.dtype;
+  dropout_params d = {.limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
                       .keep = 1.0f / (1.0f - attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),
                       .length = attr->length ? attr->length : args->in[0]->type.dim[1],
                       .first = attr->first_row};
-  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT, args->in[0]->type.dtype, d.rows, d.cols, COLUMNS, RESIDENT,
-                          FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d));
+  set_keys(&d, attr->seed, attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer);
+  if (d.rows == 0) return FX_OK;
+  int64_t samples = (d.first + d.rows - 1) / d.length - d.first / d.length + 1;
+  int64_t vectors = fx_min_i64(d.length, d.rows) * d.cols * (int64_t)fx_dtype_bytes(dtype) / 16;
+  void **params = FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d);
+  if (fx_cuda_rows_fit_vectors(dtype, d.cols, (const void *[]){x, y}, 2) && samples <= MAX_GRID_Y &&
+      vectors <= INT32_MAX) {
+    fx_cuda_dim grid = {(unsigned)fx_ceil_div(vectors, FX_CUDA_BLOCK * AHEAD), (unsigned)samples, 1};
+    return fx_cuda_run(args, FX_CUDA_DROPOUT, dtype, grid, (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, params);
+  }
+  return fx_cuda_run_rows(args, FX_CUDA_DROPOUT_ROWS, dtype, d.rows, d.cols, COLUMNS, RESIDENT, params);
 }

@@ -1,94 +1,128 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The places of every id in order of appearance: a stable radix sort of (id, place) by the id, one digit of 8
- * bits a pass. A block takes CHUNK places of a pass, a warp of it a range of them. Keys are ids less
- * `first`; those outside [0, vocab) sort as `vocab`, behind all others. */
+/* The places of every id in order of appearance: a counting sort in one kernel. Each block owns a range of
+ * ids and reads all of them (a few hundred KB, from L2): it counts those below its range, which is where its
+ * part of the output begins without a word between blocks, and counts and places those inside. Nothing
+ * depends on how many blocks there are. Keys are ids less `base`; those outside [0, vocab) sort as `vocab`,
+ * behind all others. (A radix sort takes three launches for every 8 bits of an id.) */
 
-enum { DIGITS = 256, BLOCK = 256, WARPS = BLOCK / WARP, CHUNK = 1024, WARP_KEYS = CHUNK / WARPS };
+enum { SORT_THREADS = 1024, SORT_WARPS = SORT_THREADS / WARP, AT_ONCE = 8 /* keys of a thread */ };
 
-__device__ inline int key_at(const int *keys, i64 i, int first, int vocab) {
-  int key = keys[i] - first;
-  return key < 0 || key >= vocab ? vocab : key;
-}
+struct index_sort {
+  const int *ids;
+  int *keys, *rows; /* [n]: keys in order, and the place of each */
+  int *first;       /* [vocab + 2]: where the entries of each key begin; the last is n */
+  int *counters;    /* [count], cleared on the way */
+  float *table;     /* [vocab, cols]: rows of ids that do not appear become zeros; or NULL */
+  i64 n, count, cols;
+  int base, vocab, range, vectors; /* range: ids of a block, at most SORT_THREADS; vectors: of the table */
+};
 
-/* count[digit * blocks + block] */
-SINGLE_KERNEL(index_count, BLOCK)(const int *keys, int *count, i64 n, int shift, int first, int vocab) {
-  __shared__ int mine[DIGITS];
-  i64 begin = (i64)blockIdx.x * CHUNK;
-  mine[threadIdx.x] = 0;
-  __syncthreads();
-  for (int j = 0; j < CHUNK / BLOCK; j++) {
-    i64 i = begin + j * BLOCK + threadIdx.x;
-    if (i < n) atomicAdd(&mine[key_at(keys, i, first, vocab) >> shift & (DIGITS - 1)], 1);
-  }
-  __syncthreads();
-  count[(i64)threadIdx.x * gridDim.x + blockIdx.x] = mine[threadIdx.x];
-}
+struct sort_share { /* a warp's part of the list, and its block's range of keys */
+  i64 begin, end;
+  int low, width;
+};
 
-/* Exclusive sums of count[n], in place; one block of 1024. */
-SINGLE_KERNEL(index_scan, 1024)(int *count, i64 n) {
-  enum { OWN = 8 };
-  __shared__ int part[WARP];
-  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, carry = 0;
-  for (i64 begin = 0; begin < n; begin += 1024 * OWN) {
-    int own[OWN], total = 0;
-    i64 first = begin + (i64)threadIdx.x * OWN;
-    for (int j = 0; j < OWN; j++) own[j] = first + j < n ? count[first + j] : 0;
-    for (int j = 0; j < OWN; j++) total += own[j];
-    int upto = total; /* of this thread and those before it in the warp, then in the block */
-    for (int step = 1; step < WARP; step *= 2) {
-      int other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
-      upto += lane >= step ? other : 0;
-    }
-    if (lane == WARP - 1) part[warp] = upto;
-    __syncthreads();
-    int below = 0, all = 0;
-    for (int w = 0; w < WARP; w++) {
-      below += w < warp ? part[w] : 0;
-      all += part[w];
-    }
-    int at = carry + below + upto - total;
-    for (int j = 0; j < OWN; j++) {
-      if (first + j < n) count[first + j] = at;
-      at += own[j];
-    }
-    carry += all;
-    __syncthreads();
+/* AT_ONCE keys of each lane, WARP apart; behind the warp's share a key that no block owns. */
+__device__ inline void read_keys(const index_sort &p, const sort_share &s, i64 at, int (&key)[AT_ONCE]) {
+#pragma unroll
+  for (int j = 0; j < AT_ONCE; j++) {
+    i64 i = at + j * WARP + threadIdx.x % WARP;
+    key[j] = p.vocab + 1;
+    if (i >= s.end) continue;
+    key[j] = p.ids[i] - p.base;
+    if (key[j] < 0 || key[j] > p.vocab) key[j] = p.vocab;
   }
 }
 
-/* rows: NULL in the first pass, where the place is the row. */
-SINGLE_KERNEL(index_place, BLOCK)
-(const int *keys, const int *rows, int *keys_out, int *rows_out, const int *count, i64 n, int shift,
- int first, int vocab) {
-  __shared__ int next[WARPS][DIGITS];
-  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  i64 begin = (i64)blockIdx.x * CHUNK + warp * WARP_KEYS;
-  int key[WARP_KEYS / WARP];
-  for (int w = 0; w < WARPS; w++) next[w][threadIdx.x] = 0;
-  __syncthreads();
-  for (int j = 0; j < WARP_KEYS / WARP; j++) {
-    i64 i = begin + j * WARP + lane;
-    key[j] = i < n ? key_at(keys, i, first, vocab) : -1;
-    if (i < n) atomicAdd(&next[warp][key[j] >> shift & (DIGITS - 1)], 1);
+/* next[id - low]: how many of each id the warp has. Returns the lane's keys below the range. */
+__device__ inline int count_keys(const index_sort &p, const sort_share &s, int *next) {
+  int below = 0;
+  for (i64 at = s.begin; at < s.end; at += AT_ONCE * WARP) {
+    int key[AT_ONCE];
+    read_keys(p, s, at, key);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      below += key[j] < s.low;
+      if ((u32)(key[j] - s.low) < (u32)s.width) atomicAdd(&next[key[j] - s.low], 1);
+    }
   }
-  __syncthreads();
-  int at = count[(i64)threadIdx.x * gridDim.x + blockIdx.x];
-  for (int w = 0; w < WARPS; w++) {
-    int mine = next[w][threadIdx.x];
-    next[w][threadIdx.x] = at;
-    at += mine;
+  return below;
+}
+
+/* next[id - low]: where the warp's entries of each id go. */
+__device__ inline void place_keys(const index_sort &p, const sort_share &s, int *next) {
+  int lane = threadIdx.x % WARP;
+  for (i64 at = s.begin; at < s.end; at += AT_ONCE * WARP) {
+    int key[AT_ONCE];
+    read_keys(p, s, at, key);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      bool in = (u32)(key[j] - s.low) < (u32)s.width;
+      if (__ballot_sync(0xFFFFFFFFu, in) == 0) continue;
+      u32 same = __match_any_sync(0xFFFFFFFFu, in ? key[j] : -1), before = same & ((1u << lane) - 1);
+      int *place = &next[in ? key[j] - s.low : 0], to = in ? *place + __popc(before) : 0;
+      __syncwarp();
+      if (in && before == 0) *place += __popc(same);
+      __syncwarp();
+      if (!in) continue;
+      p.keys[to] = key[j];
+      p.rows[to] = (int)(at + j * WARP + lane);
+    }
   }
-  __syncthreads();
-  for (int j = 0; j < WARP_KEYS / WARP; j++) {
-    i64 i = begin + j * WARP + lane;
-    int digit = i < n ? key[j] >> shift & (DIGITS - 1) : -1;
-    u32 same = __match_any_sync(0xFFFFFFFFu, digit), before = same & ((1u << lane) - 1);
-    int to = i < n ? next[warp][digit] + __popc(before) : 0;
-    __syncwarp();
-    if (i < n && before == 0) next[warp][digit] += __popc(same);
-    __syncwarp();
-    if (i >= n) continue;
-    keys_out[to] = key[j];
-    rows_out[to] = rows ? rows[i] : (int)i;
+}
+
+/* Sum of x over the threads before this one. */
+__device__ inline int sum_before(int x) {
+  __shared__ int total[SORT_WARPS];
+  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, upto = x;
+  for (int step = 1; step < WARP; step *= 2) {
+    int other = __shfl_up_sync(0xFFFFFFFFu, upto, step);
+    upto += lane >= step ? other : 0;
   }
+  if (lane == WARP - 1) total[warp] = upto;
+  __syncthreads();
+  for (int w = 0; w < warp; w++) upto += total[w];
+  return upto - x;
+}
+
+/* Rows of the table, a warp a row, of those ids of this warp's threads for which `unused` holds. */
+__device__ inline void clear_rows(const index_sort &p, int low, bool unused) {
+  int lane = threadIdx.x % WARP;
+  for (u32 left = __ballot_sync(0xFFFFFFFFu, unused); left; left &= left - 1) {
+    float *row = p.table + (i64)(low + (int)threadIdx.x - lane + __ffs((int)left) - 1) * p.cols;
+    if (p.vectors)
+      for (i64 i = lane; i < p.cols / 4; i += WARP) ((float4 *)row)[i] = make_float4(0, 0, 0, 0);
+    else
+      for (i64 i = lane; i < p.cols; i += WARP) row[i] = 0.0f;
+  }
+}
+
+/* grid ceil((vocab + 1) / range); dynamic shared memory: ints [SORT_WARPS][range] */
+SINGLE_KERNEL(index_sort_range, SORT_THREADS)(index_sort p) {
+  extern __shared__ __align__(16) int next[];
+  __shared__ int below_all;
+  int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, id = (int)threadIdx.x, own = 0;
+  i64 share = (p.n + SORT_THREADS - 1) / SORT_THREADS * WARP, begin = warp * share;
+  int low = (int)blockIdx.x * p.range, rest = p.vocab + 1 - low;
+  sort_share s = {begin, begin + share < p.n ? begin + share : p.n, low, rest < p.range ? rest : p.range};
+  for (int i = threadIdx.x; i < SORT_WARPS * p.range; i += SORT_THREADS) next[i] = 0;
+  for (i64 i = grid_index(); i < p.count; i += grid_stride()) p.counters[i] = 0;
+  if (threadIdx.x == 0) below_all = 0;
+  __syncthreads();
+  int below = count_keys(p, s, next + warp * p.range);
+  for (int step = WARP / 2; step > 0; step >>= 1) below += __shfl_xor_sync(0xFFFFFFFFu, below, step);
+  if (lane == 0) atomicAdd(&below_all, below);
+  __syncthreads();
+  for (int w = 0; w < SORT_WARPS && id < s.width; w++) { /* a thread an id: the entries of the warps before */
+    int mine = next[w * p.range + id];
+    next[w * p.range + id] = own;
+    own += mine;
+  }
+  int from = below_all + sum_before(own);
+  for (int w = 0; w < SORT_WARPS && id < s.width; w++) next[w * p.range + id] += from;
+  if (id < s.width) p.first[low + id] = from;
+  if (id < s.width && low + id == p.vocab) p.first[p.vocab + 1] = from + own;
+  __syncthreads();
+  place_keys(p, s, next + warp * p.range);
+  if (p.table) clear_rows(p, low, id < s.width && own == 0 && low + id < p.vocab);
 }

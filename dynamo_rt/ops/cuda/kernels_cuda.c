@@ -24,7 +24,7 @@ enum {
 struct fx_cuda_kernels {
   fx_cuda_module *module[MAX_JOBS];
   fx_cuda_function function[FX_CUDA_KERNEL_COUNT][TYPES]; /* the same twice where there is one */
-  unsigned shared_limit;                                  /* dynamic shared memory of CROSS_ENTROPY */
+  unsigned shared_limit;                                  /* dynamic shared memory of a block */
 };
 
 enum { SINGLE, TYPED };
@@ -130,15 +130,21 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
   return FX_OK;
 }
 
-/* The most that this GPU gives a block: 227 KiB on Hopper, less elsewhere. Static shared memory of the kernel
- * comes on top. */
+static bool allow(const fx_cuda_kernels *kernels, unsigned bytes) {
+  static const fx_cuda_kernel users[] = {FX_CUDA_CROSS_ENTROPY, FX_CUDA_INDEX_SORT};
+  for (size_t i = 0; i < sizeof users / sizeof users[0]; i++)
+    for (int type = 0; type < TYPES; type++)
+      if (fx_cuda_function_allow_shared(&kernels->function[users[i]][type], (int)bytes) != FX_OK)
+        return false;
+  return true;
+}
+
+/* The most that this GPU gives a block: 227 KiB on Hopper, less elsewhere. Static shared memory of the
+ * kernels comes on top. */
 static void allow_shared(fx_cuda_kernels *kernels) {
   static const unsigned sizes[] = {224 << 10, 160 << 10, 96 << 10, 48 << 10};
-  const fx_cuda_function *user = kernels->function[FX_CUDA_CROSS_ENTROPY];
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && kernels->shared_limit == 0; i++)
-    if (fx_cuda_function_allow_shared(&user[0], (int)sizes[i]) == FX_OK &&
-        fx_cuda_function_allow_shared(&user[1], (int)sizes[i]) == FX_OK)
-      kernels->shared_limit = sizes[i];
+    if (allow(kernels, sizes[i])) kernels->shared_limit = sizes[i];
   fx_error_clear();
 }
 

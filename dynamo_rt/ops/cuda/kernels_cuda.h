@@ -36,12 +36,10 @@ extern "C" {
   X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)              \
   X(ROPE, "rope.cu", "rope", TYPED)                           \
   X(EMBEDDING, "embedding.cu", "embedding", TYPED)            \
-  X(INDEX_COUNT, "index.cu", "index_count", SINGLE)           \
-  X(INDEX_SCAN, "index.cu", "index_scan", SINGLE)             \
-  X(INDEX_PLACE, "index.cu", "index_place", SINGLE)           \
+  X(INDEX_SORT, "index.cu", "index_sort_range", SINGLE)       \
   X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", TYPED)  \
-  X(EMBEDDING_JOIN, "embedding.cu", "embedding_join", SINGLE) \
-  X(DROPOUT, "embedding.cu", "dropout", TYPED)                \
+  X(DROPOUT, "dropout.cu", "dropout", TYPED)                  \
+  X(DROPOUT_ROWS, "dropout.cu", "dropout_rows", TYPED)        \
   X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
   X(VOCAB_NUMBERS, "head.cu", "vocab_numbers", TYPED)         \
   X(VOCAB_MERGE, "head.cu", "vocab_merge", TYPED)             \

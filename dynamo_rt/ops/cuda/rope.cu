@@ -21,37 +21,27 @@ struct rope_params {
   int heads, half; /* x [rows, cols] begins with heads of 2 half columns */
 };
 
-enum { HEADS = 2 }; /* of a thread at a time */
-
-/* Vectors threadIdx.x of both halves of heads threadIdx.y, threadIdx.y + blockDim.y ... of a row: the angles
- * are read once. */
+/* Vectors threadIdx.x of both halves of heads threadIdx.y, threadIdx.y + blockDim.y ... of a row. Where there
+ * are threads enough, each has one head: with two, whose angles it would read once, fewer warps wait for the
+ * memory at a time (86 instead of 94 % of a copy at 36 heads of 64 on an H200). */
 __device__ inline void turn_heads(const T *x, const float *angle, T *y, const rope_params &p) {
   float cosine[VEC], sine[VEC];
-  load_floats(angle, cosine), load_floats(angle + p.half, sine);
-  for (int i = 0; i < VEC; i++) sine[i] *= p.sign;
-  for (int first = (int)threadIdx.y; first < p.heads; first += HEADS * (int)blockDim.y) {
-    uint4 left[HEADS], right[HEADS];
-#pragma unroll
-    for (int j = 0; j < HEADS; j++) {
-      int head = first + j * (int)blockDim.y;
-      if (head >= p.heads) continue;
-      left[j] = load_vector(x + head * 2 * p.half);
-      right[j] = load_vector(x + head * 2 * p.half + p.half);
+  for (int head = (int)threadIdx.y; head < p.heads; head += (int)blockDim.y) {
+    const T *from = x + head * 2 * p.half;
+    uint4 left = stream_vector(from), right = stream_vector(from + p.half);
+    if (head == (int)threadIdx.y) {
+      load_floats(angle, cosine), load_floats(angle + p.half, sine);
+      for (int i = 0; i < VEC; i++) sine[i] *= p.sign;
     }
-#pragma unroll
-    for (int j = 0; j < HEADS; j++) {
-      int head = first + j * (int)blockDim.y;
-      float a[VEC], b[VEC];
-      if (head >= p.heads) continue;
-      unpack(left[j], a), unpack(right[j], b);
-      for (int i = 0; i < VEC; i++) {
-        float u = a[i];
-        a[i] = u * cosine[i] - b[i] * sine[i];
-        b[i] = b[i] * cosine[i] + u * sine[i];
-      }
-      store_vector(y + head * 2 * p.half, a);
-      store_vector(y + head * 2 * p.half + p.half, b);
+    float a[VEC], b[VEC];
+    unpack(left, a), unpack(right, b);
+    for (int i = 0; i < VEC; i++) {
+      float u = a[i];
+      a[i] = u * cosine[i] - b[i] * sine[i];
+      b[i] = b[i] * cosine[i] + u * sine[i];
     }
+    store_vector(y + head * 2 * p.half, a);
+    store_vector(y + head * 2 * p.half + p.half, b);
   }
 }
 
@@ -68,7 +58,7 @@ __device__ inline void turn_row(const T *x, const float *table, T *y, const rope
 
 /* table [rows, 2 half]. The columns behind the heads are copied, unless y is x. blockDim.z rows a block;
  * vectors: blockDim.x is the vectors of half a head. */
-KERNEL_RESIDENT(rope, FLAT, 4)(const T *x, const float *table, T *y, rope_params p, int vectors) {
+KERNEL_RESIDENT(rope, FLAT, 5)(const T *x, const float *table, T *y, rope_params p, int vectors) {
   i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = (i64)p.heads * 2 * p.half;
   if (row >= p.rows) return;
   x += row * p.cols, y += row * p.cols, table += row * 2 * p.half;

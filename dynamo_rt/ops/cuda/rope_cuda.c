@@ -19,7 +19,7 @@ typedef struct rope_params { /* of rope.cu */
 } rope_params;
 
 fx_status fx_rope_cuda(const fx_kernel_args *args) {
-  enum { HEADS = 2, MAX_Z = 64 }; /* of a thread in rope.cu; the most of a block */
+  enum { MAX_Z = 64 }; /* the most of a block */
   const fx_rope_attr *attr = args->attr;
   void *x = args->in[0]->data, *table = args->in[1]->data, *y = args->out[0]->data;
   fx_dtype dtype = args->in[0]->type.dtype;
@@ -33,8 +33,9 @@ fx_status fx_rope_cuda(const fx_kernel_args *args) {
                 fx_cuda_rows_fit_vectors(dtype, p.cols, (const void *[]){x, y, table}, 3);
   fx_cuda_dim block = {32, FX_CUDA_BLOCK / 32, 1};
   if (vectors) {
+    int64_t heads = fx_max_i64(1, p.heads), turns = fx_ceil_div(heads, FX_CUDA_BLOCK / places);
     block.x = (unsigned)places;
-    block.y = (unsigned)fx_max_i64(1, fx_min_i64(fx_ceil_div(p.heads, HEADS), FX_CUDA_BLOCK / places));
+    block.y = (unsigned)fx_ceil_div(heads, turns); /* equally many a turn */
     block.z = (unsigned)fx_min_i64(MAX_Z, FX_CUDA_BLOCK / (block.x * block.y));
   }
   fx_cuda_dim grid = {(unsigned)fx_ceil_div(p.rows, block.z), 1, 1};
