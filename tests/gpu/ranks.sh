@@ -55,6 +55,10 @@ for layout in "${!layouts[@]}"; do
   check "float32: $layout follows one rank" same one-float32 "$layout-float32" 1e-5 30
   check "bfloat16: $layout follows one rank" same one-bfloat16 "$layout-bfloat16" 3e-3 30
 done
+check "one rank, two key heads" train heads-one 1 runtime.dtype=float32 model.num_key_value_heads=2
+check "heads divided between context ranks" train heads-two 2 runtime.dtype=float32 model.num_key_value_heads=2 \
+  parallel.context=2 parallel.context_exchange=alltoall
+check "alltoall follows one rank" same heads-one heads-two 1e-5 30
 for layout in sequence ring; do
   check "bfloat16: $layout again" train "$layout-again" 2 ${layouts[$layout]}
   check "bfloat16: $layout without CUDA graphs" train "$layout-eager" 2 runtime.mode=eager ${layouts[$layout]}
