@@ -151,30 +151,6 @@ __device__ inline float block_max(float x) {
   return warp_max(x);
 }
 
-/* ---- sums over a group: the threads of one threadIdx.y, whole warps; at most 15 groups of several ---- */
-
-/* A barrier of the threads of a group. */
-__device__ inline void group_barrier() {
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
-}
-
-/* Both sums over a group, given to all of its threads; every thread of the group must call. */
-__device__ inline float2 group_sum(float2 x) {
-  __shared__ float2 part[MAX_WARPS];
-  int warps = (int)blockDim.x / WARP, first = (int)threadIdx.y * warps;
-  x.x = warp_sum(x.x), x.y = warp_sum(x.y);
-  if (warps == 1) return x;
-  group_barrier(); /* `part` was read */
-  if (threadIdx.x % WARP == 0) part[first + threadIdx.x / WARP] = x;
-  group_barrier();
-  x = part[first];
-  for (int w = 1; w < warps; w++) x.x += part[first + w].x, x.y += part[first + w].y;
-  return x;
-}
-__device__ inline float group_sum(float x) {
-  return group_sum(make_float2(x, 0.0f)).x;
-}
-
 __device__ inline i64 grid_index() {
   return (i64)blockIdx.x * blockDim.x + threadIdx.x;
 }

@@ -131,9 +131,7 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
 }
 
 static bool allow(const fx_cuda_kernels *kernels, unsigned bytes) {
-  static const fx_cuda_kernel users[] = {FX_CUDA_CROSS_ENTROPY,     FX_CUDA_INDEX_SORT,
-                                         FX_CUDA_RMS_GRAD_RING_2,   FX_CUDA_RMS_GRAD_RING_3,
-                                         FX_CUDA_LAYER_GRAD_RING_2, FX_CUDA_LAYER_GRAD_RING_3};
+  static const fx_cuda_kernel users[] = {FX_CUDA_CROSS_ENTROPY, FX_CUDA_INDEX_SORT};
   for (size_t i = 0; i < sizeof users / sizeof users[0]; i++)
     for (int type = 0; type < TYPES; type++)
       if (fx_cuda_function_allow_shared(&kernels->function[users[i]][type], (int)bytes) != FX_OK)

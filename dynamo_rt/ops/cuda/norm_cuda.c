@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "dynamo_rt/ops/norm.h"
 
-/* Of ops/cuda/norm.cu and norm_grad.cu: columns that a thread holds in the forward kernels and the longest
- * row that is held; vectors that it holds in the backward one, and that one's largest group. CHUNKS,
- * RING_BLOCKS: blocks of norm_grad and of those with a ring, two and one for each multiprocessor of an H200;
- * constants, so that the bits do not depend on how many there are. */
-enum { FORWARD = 32, MAX_HELD = 8192, BACKWARD = 2, MAX_GROUP = 512, CHUNKS = 264, RING_BLOCKS = 132 };
+/* Of ops/cuda/norm.cu: columns that a thread holds in the forward kernels and the longest row that is held;
+ * vectors that it holds in the backward one, and that one's largest group. CHUNKS: blocks of norm_grad, two
+ * for each multiprocessor of an H200; a constant, so that the bits do not depend on the GPU. */
+enum { FORWARD = 32, MAX_HELD = 8192, BACKWARD = 2, MAX_GROUP = 512, CHUNKS = 264 };
 
 typedef struct row_norm { /* of norm.cu */
   void *w, *b, *mean, *rstd;
@@ -62,7 +60,7 @@ fx_status fx_add_norm_cuda(const fx_kernel_args *args) {
 
 /* ---- backward ---- */
 
-typedef struct norm_back { /* of norm_grad.cu */
+typedef struct norm_back { /* of norm.cu */
   void *dy, *x, *w, *mean, *rstd, *dx;
   float *dw, *db;
   int32_t layer, add;
@@ -74,58 +72,6 @@ size_t fx_norm_grad_workspace_cuda(const fx_type *const *in, const fx_type *out,
                                    int threads) {
   (void)out, (void)attr, (void)threads;
   return (size_t)(2 * CHUNKS * fx_type_cols(in[1])) * sizeof(float);
-}
-
-/* How a row is shared out where the coming rows lie in shared memory (norm_grad.cu): to one warp where it
- * holds the row with up to three vectors a thread, else to as many as do with two. */
-typedef struct ring_plan {
-  fx_cuda_kernel kernel;
-  fx_cuda_dim block;
-  int stages;
-  unsigned bytes;
-} ring_plan;
-
-/* Not for rows of less than a vector a thread, whose copies are small, and of more than 16 warps. RING_BYTES:
- * 3 rows deep, 2 where dx is added to, at 768 and at 2,048 columns of bfloat16, faster on an H200 than 6
- * and 4. */
-static bool plan_ring(const fx_kernel_args *args, const norm_back *n, fx_dtype dtype, ring_plan *out) {
-  enum { LANES = 32, MAX_WARPS = 16, MAX_STAGES = 6, RING_BYTES = 108 << 10, HOPPER = 9 };
-  static const fx_cuda_kernel kernels[2][2] = {{FX_CUDA_RMS_GRAD_RING_2, FX_CUDA_RMS_GRAD_RING_3},
-                                               {FX_CUDA_LAYER_GRAD_RING_2, FX_CUDA_LAYER_GRAD_RING_3}};
-  const fx_cuda_context *context = args->gemm;
-  int64_t row = n->cols * (int64_t)fx_dtype_bytes(dtype), vectors = row / 16;
-  if (context->info.major < HOPPER || !n->dx || (n->layer && !n->mean) || vectors <= LANES ||
-      vectors > 2 * LANES * MAX_WARPS ||
-      !fx_cuda_rows_fit_vectors(dtype, n->cols, (const void *[]){n->dy, n->x, n->w, n->dx}, 4))
-    return false;
-  bool three = vectors > 2 * LANES && vectors <= 3 * LANES;
-  int64_t warps = three ? 1 : fx_ceil_div(vectors, 2 * LANES), groups = (three ? 12 : MAX_WARPS) / warps;
-  int64_t stage = groups * (n->add ? 3 : 2) * row;
-  int64_t stages = fx_max_i64(2, fx_min_i64(MAX_STAGES, RING_BYTES / stage));
-  *out = (ring_plan){.kernel = kernels[n->layer][three],
-                     .block = {(unsigned)(LANES * warps), (unsigned)groups, 1},
-                     .stages = (int)stages,
-                     .bytes = (unsigned)(stages * stage)};
-  return out->bytes <= fx_cuda_shared_limit(args);
-}
-
-/* chunks: how many rows of partial sums there are then */
-static fx_status grad_rows(const fx_kernel_args *args, norm_back *n, fx_dtype dtype, int *chunks) {
-  int columns_held = BACKWARD * 16 / (int)fx_dtype_bytes(dtype);
-  int held = n->cols <= (int64_t)MAX_GROUP * columns_held &&
-             fx_cuda_rows_fit_vectors(dtype, n->cols, (const void *[]){n->dy, n->x, n->w, n->dx}, 4);
-  fx_cuda_dim block =
-      held ? fx_cuda_row_block(n->cols, columns_held, MAX_GROUP) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
-  ring_plan ring;
-  if (plan_ring(args, n, dtype, &ring)) {
-    *chunks = (int)fx_min_i64(RING_BLOCKS, fx_ceil_div(n->rows, ring.block.y));
-    return fx_cuda_run_shared(args, ring.kernel, dtype, (fx_cuda_dim){(unsigned)*chunks, 1, 1}, ring.block,
-                              ring.bytes, FX_CUDA_ARGS(n, &ring.stages));
-  }
-  n->step = fx_max_i64(block.y, fx_ceil_div(n->rows, CHUNKS));
-  *chunks = (int)fx_ceil_div(n->rows, n->step);
-  return fx_cuda_run(args, FX_CUDA_NORM_GRAD, dtype, (fx_cuda_dim){(unsigned)*chunks, 1, 1}, block,
-                     FX_CUDA_ARGS(n, &held));
 }
 
 fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
@@ -143,10 +89,17 @@ fx_status fx_norm_grad_cuda(const fx_kernel_args *args) {
                  .cols = fx_type_cols(&args->in[1]->type)};
   float *partial[2] = {args->workspace, (float *)args->workspace + CHUNKS * n.cols};
   float *sum[2] = {data_of(args->out[1]), data_of(args->out[2])};
-  int chunks;
+  int columns_held = BACKWARD * 16 / (int)fx_dtype_bytes(dtype);
+  int held = n.cols <= (int64_t)MAX_GROUP * columns_held &&
+             fx_cuda_rows_fit_vectors(dtype, n.cols, (const void *[]){n.dy, n.x, n.w, n.dx}, 4);
+  fx_cuda_dim block =
+      held ? fx_cuda_row_block(n.cols, columns_held, MAX_GROUP) : (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1};
   n.dw = sum[0] ? partial[0] : NULL;
   n.db = sum[1] ? partial[1] : NULL;
-  FX_TRY(grad_rows(args, &n, dtype, &chunks));
+  n.step = fx_max_i64(block.y, fx_ceil_div(n.rows, CHUNKS));
+  int chunks = (int)fx_ceil_div(n.rows, n.step);
+  FX_TRY(fx_cuda_run(args, FX_CUDA_NORM_GRAD, dtype, (fx_cuda_dim){(unsigned)chunks, 1, 1}, block,
+                     FX_CUDA_ARGS(&n, &held)));
   if (!sum[0] && !sum[1]) return FX_OK;
   return fx_cuda_run_sum_partials2(args, partial, sum, chunks, n.cols, (int)(args->accumulate >> 1 & 3));
 }
