@@ -242,12 +242,13 @@ static void fill_shared(const fx_attention_setup *setup, const int32_t *order, c
 
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
-  const uint8_t *travels = NULL;
-  if (setup->exchange == FX_CONTEXT_ALLTOALL) /* all rows are everywhere: in order */
+  const uint8_t *travels;
+  if (setup->exchange == FX_CONTEXT_ALLTOALL) { /* all rows are everywhere: in order */
     for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] = i;
-  else
+  } else {
     FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
-  if (shared) fill_shared(setup, blocks, travels, shared);
+    if (shared) fill_shared(setup, blocks, travels, shared);
+  }
   for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
   return FX_OK;
 }
