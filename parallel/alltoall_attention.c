@@ -28,10 +28,11 @@ static void all_to_all(fx_graph *graph, const exchange *e, const fx_value *part,
   }
 }
 
-/* [a, b, rest] -> [b, a, rest] */
-static fx_value exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b, int64_t rest) {
+fx_value fx_exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b) {
+  if (a == 1 || b == 1 || fx_graph_status(graph) != FX_OK) return x;
+  int64_t rest = fx_type_numel(fx_graph_type(graph, x)) / (a * b);
   x = fx_reshape(graph, x, 3, (int64_t[]){a, b, rest});
-  return a == 1 || b == 1 ? x : fx_copy(graph, fx_swap_dims(graph, x, 0, 1));
+  return fx_copy(graph, fx_swap_dims(graph, x, 0, 1));
 }
 
 /* x [B, T, heads, D], any strides -> [B, size T, heads / size, D]: some heads of all rows. */
@@ -45,7 +46,7 @@ static fx_value to_heads(fx_graph *graph, const exchange *e, fx_value x) {
   all_to_all(graph, e, part, received);
   for (int64_t j = 0; j < size; j++)
     received[j] = fx_reshape(graph, received[j], 2, (int64_t[]){1, e->B * e->T * width});
-  x = exchange_dims(graph, fx_assemble_rows(graph, received, (int)size), size, e->B, e->T * width);
+  x = fx_exchange_dims(graph, fx_assemble_rows(graph, received, (int)size), size, e->B);
   return fx_reshape(graph, x, 4, (int64_t[]){e->B, size * e->T, heads, D});
 }
 
@@ -55,11 +56,11 @@ static fx_value to_rows(fx_graph *graph, const exchange *e, fx_value x) {
   if (fx_graph_status(graph) != FX_OK) return FX_NONE;
   const fx_type *type = fx_graph_type(graph, x);
   int64_t size = e->comm->size, heads = type->dim[2], D = type->dim[3], width = heads * D;
-  x = exchange_dims(graph, x, e->B, size, e->T * width);
+  x = fx_exchange_dims(graph, x, e->B, size);
   x = fx_reshape(graph, x, 2, (int64_t[]){size * e->B * e->T, width});
   for (int64_t j = 0; j < size; j++) part[j] = fx_slice_rows(graph, x, j * e->B * e->T, e->B * e->T);
   all_to_all(graph, e, part, received);
-  x = exchange_dims(graph, fx_assemble_rows(graph, received, (int)size), size, e->B * e->T, width);
+  x = fx_exchange_dims(graph, fx_assemble_rows(graph, received, (int)size), size, e->B * e->T);
   return fx_reshape(graph, x, 4, (int64_t[]){e->B, e->T, size * heads, D});
 }
 

@@ -12,4 +12,8 @@
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,
                                fx_value v, const fx_attention_inputs *inputs, fx_attention_attr attr);
 
+/* [a * b, ...] seen as [a, b, rest], its first two dimensions exchanged: b * a times `rest` elements, under
+ * whatever shape; x itself where one of them is 1. */
+fx_value fx_exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b);
+
 #endif

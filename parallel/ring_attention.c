@@ -106,20 +106,12 @@ static fx_value pass_on(fx_graph *graph, const context_attr *a, fx_value x) {
 
 /* ---- allgather ---- */
 
-/* [a * b, rest] seen as [a, b, rest], its first two dimensions exchanged: [b * a, rest]. */
-static fx_value exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b) {
-  if (a == 1 || b == 1 || fx_graph_status(graph) != FX_OK) return x;
-  int64_t rest = fx_type_numel(fx_graph_type(graph, x)) / (a * b);
-  x = fx_reshape(graph, x, 3, (int64_t[]){a, b, rest});
-  return fx_copy(graph, fx_swap_dims(graph, x, 0, 1));
-}
-
 /* K and V of all ranks, rank by rank: views [B, size * T, K, D]. */
 static void gather_keys(fx_graph *graph, const context_attr *a, fx_value k, fx_value v, sizes s,
                         fx_value *all_k, fx_value *all_v) {
   int64_t size = a->comm->size;
   fx_value kv = fx_all_gather(graph, a->comm, (fx_lane)a->lane, pack(graph, k, v, s));
-  kv = exchange_dims(graph, kv, size, s.B);
+  kv = fx_exchange_dims(graph, kv, size, s.B);
   kv = fx_reshape(graph, kv, 3, (int64_t[]){s.B, size * s.T, 2 * s.K * s.D});
   unpack(graph, kv, s, all_k, all_v);
 }
@@ -145,7 +137,7 @@ static fx_value allgather_forward(fx_graph *graph, const context_attr *a, fx_val
 /* fp32 [B, size * T, K, D], a summand of every rank's gradient -> this rank's [B, T, K, D], summed. */
 static fx_value scatter_sum(fx_graph *graph, const context_attr *a, fx_value x, sizes s) {
   int64_t size = a->comm->size;
-  x = exchange_dims(graph, x, s.B, size);
+  x = fx_exchange_dims(graph, x, s.B, size);
   x = fx_reshape(graph, x, 4, (int64_t[]){size * s.B, s.T, s.K, s.D});
   return fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, x);
 }
@@ -246,6 +238,16 @@ static void add_gradients(fx_graph *graph, const context_attr *a, const ring_ste
   if (parts & FX_ATTENTION_OF_KEYS) add_params(graph, params, din);
 }
 
+/* What other ranks' queries gave, onto the own gradients of keys. */
+static void add_home(fx_graph *graph, const fx_context_blocks *blocks, const fx_attention_sums *home,
+                     fx_attention_sums *sums) {
+  const fx_value from[] = {home->dk, home->dv};
+  fx_value *const to[] = {&sums->dk, &sums->dv};
+  for (int i = 0; i < 2; i++)
+    *to[i] = blocks->index == FX_NONE ? fx_add(graph, *to[i], from[i])
+                                      : fx_add_blocks(graph, *to[i], from[i], blocks->index);
+}
+
 /* dq has a kernel of its own, which runs while keys or their gradients travel: own rows first, own keys last,
  * onto what has come home. */
 static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_step *own, fx_value here,
@@ -272,9 +274,7 @@ static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_ste
   bool onto = size > 1 && blocks->index == FX_NONE;
   if (onto) sums->dk = home.dk, sums->dv = home.dv;
   add_gradients(graph, a, own, KEYS, !onto, sums, din);
-  if (onto || size == 1) return;
-  sums->dk = fx_add_blocks(graph, sums->dk, home.dk, blocks->index);
-  sums->dv = fx_add_blocks(graph, sums->dv, home.dv, blocks->index);
+  if (!onto && size > 1) add_home(graph, blocks, &home, sums);
 }
 
 /* One kernel makes all gradients of a chunk, apart from the sums that travel, so that it need not wait for
@@ -301,14 +301,7 @@ static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_ste
     sums->dq = fx_add(graph, sums->dq, part.dq);
     here = next;
   }
-  if (size == 1) return;
-  if (blocks->index == FX_NONE) {
-    sums->dk = fx_add(graph, sums->dk, home.dk);
-    sums->dv = fx_add(graph, sums->dv, home.dv);
-  } else {
-    sums->dk = fx_add_blocks(graph, sums->dk, home.dk, blocks->index);
-    sums->dv = fx_add_blocks(graph, sums->dv, home.dv, blocks->index);
-  }
+  if (size > 1) add_home(graph, blocks, &home, sums);
 }
 
 static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,

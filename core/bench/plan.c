@@ -28,14 +28,7 @@ static fx_status make_device(bool gpu, fx_device **out) {
 
 static int list_phases(const fx_config *config, const parts *p, fx_phase phases[FX_PHASE_COUNT]) {
   int64_t micros = config->train.global_batch_size / (config->train.micro_batch_size * p->topology->dp);
-  int count = 0;
-  if (micros == 1) {
-    phases[count++] = FX_PHASE_MICRO_ONLY;
-  } else {
-    phases[count++] = FX_PHASE_MICRO_FIRST;
-    if (micros > 2) phases[count++] = FX_PHASE_MICRO_MID;
-    phases[count++] = FX_PHASE_MICRO_LAST;
-  }
+  int count = fx_step_micro_phases(micros, phases);
   phases[count++] = FX_PHASE_UPDATE;
   phases[count++] = FX_PHASE_EVAL;
   return count;

@@ -44,6 +44,18 @@ const char *fx_phase_name(fx_phase phase) {
   return names[phase];
 }
 
+int fx_step_micro_phases(int64_t micros, fx_phase phases[3]) {
+  int count = 0;
+  if (micros == 1) {
+    phases[count++] = FX_PHASE_MICRO_ONLY;
+  } else {
+    phases[count++] = FX_PHASE_MICRO_FIRST;
+    if (micros > 2) phases[count++] = FX_PHASE_MICRO_MID;
+    phases[count++] = FX_PHASE_MICRO_LAST;
+  }
+  return count;
+}
+
 fx_status fx_step_declare_inputs(fx_inputs *inputs, const fx_attention_setup *attention) {
   static const char *const per_token[] = {"tokens", "targets", "positions"};
   int64_t B = attention->B, T = attention->rows;

@@ -53,6 +53,8 @@ typedef enum fx_phase {
 } fx_phase;
 
 const char *fx_phase_name(fx_phase phase);
+/* The phases of a step of `micros` micro-batches, without the update; returns how many. */
+int fx_step_micro_phases(int64_t micros, fx_phase phases[3]);
 
 enum {
   FX_STEP_FLAGS = 2,

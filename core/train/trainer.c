@@ -119,15 +119,7 @@ static bool evaluates(const fx_trainer *run) {
 }
 
 static int needed_phases(const fx_trainer *run, fx_phase phases[FX_PHASE_COUNT]) {
-  int count = 0;
-  int64_t micros = micro_steps(run);
-  if (micros == 1) {
-    phases[count++] = FX_PHASE_MICRO_ONLY;
-  } else {
-    phases[count++] = FX_PHASE_MICRO_FIRST;
-    if (micros > 2) phases[count++] = FX_PHASE_MICRO_MID;
-    phases[count++] = FX_PHASE_MICRO_LAST;
-  }
+  int count = fx_step_micro_phases(micro_steps(run), phases);
   phases[count++] = FX_PHASE_UPDATE;
   if (run->snapshot) phases[count++] = FX_PHASE_UPDATE_SNAPSHOT;
   if (evaluates(run)) phases[count++] = FX_PHASE_EVAL;

@@ -3,22 +3,27 @@
  * results merged in place, gradients added to running sums. */
 #include "tests/gpu/attention_case.h"
 
-/* Keys [from, to) merged into the state; bases of their blocks. */
-static void merge(const problem *p, arena *a, void *fused, const fx_tensor state[3], int from, int to,
-                  bool first) {
-  static call c;
-  memset(&c, 0, sizeof c);
-  set_views(p, &c, fused, false);
+/* A call for keys [from, to) and the bases of their blocks, without sinks. */
+static void set_chunk(const problem *p, arena *a, void *fused, int from, int to, bool backward, call *c) {
+  memset(c, 0, sizeof *c);
+  set_views(p, c, fused, false);
   for (int part = 1; part < 3; part++) {
     fx_type type;
     void *data = part_of(p, fused, part, from, to - from, &type);
-    set_in(&c, part, data, type);
+    set_in(c, part, data, type);
   }
-  set_mask(p, a, &c, false);
-  c.args.in[IN_SINKS] = NULL;
+  set_mask(p, a, c, backward);
+  c->args.in[IN_SINKS] = NULL;
   int32_t bases[8];
   for (int i = 0; i < 8; i++) bases[i] = from + 128 * i;
-  set_in(&c, IN_KV_BASE, upload(a, bases, sizeof bases), fx_type_1d(FX_I32, (to - from + 127) / 128));
+  set_in(c, IN_KV_BASE, upload(a, bases, sizeof bases), fx_type_1d(FX_I32, (to - from + 127) / 128));
+}
+
+/* Keys [from, to) merged into the state. */
+static void merge(const problem *p, arena *a, void *fused, const fx_tensor state[3], int from, int to,
+                  bool first) {
+  static call c;
+  set_chunk(p, a, fused, from, to, false, &c);
   for (int i = 0; i < 3; i++) set_out(&c, i, state[i].data, state[i].type);
   c.attr.partial.first = first;
   launch(&c, fx_flex_attention_partial_cuda);
@@ -29,18 +34,7 @@ static void add_gradients(const problem *p, arena *a, void *fused, const call *f
                           int from, int to, fx_tensor dkv[2]) {
   static call c;
   const flex_case *of = &p->c;
-  memset(&c, 0, sizeof c);
-  set_views(p, &c, fused, false);
-  for (int part = 1; part < 3; part++) {
-    fx_type type;
-    void *data = part_of(p, fused, part, from, to - from, &type);
-    set_in(&c, part, data, type);
-  }
-  set_mask(p, a, &c, true);
-  c.args.in[IN_SINKS] = NULL;
-  int32_t bases[8];
-  for (int i = 0; i < 8; i++) bases[i] = from + 128 * i;
-  set_in(&c, IN_KV_BASE, upload(a, bases, sizeof bases), fx_type_1d(FX_I32, (to - from + 127) / 128));
+  set_chunk(p, a, fused, from, to, true, &c);
   set_in(&c, IN_OWN, finish->out[0].data, finish->out[0].type);
   set_in(&c, IN_OWN + 1, finish->out[1].data, finish->out[1].type);
   set_in(&c, IN_OWN + 2, upload_rows(p, a, of->dout, (int64_t)of->H * of->D), finish->out[0].type);

@@ -6,8 +6,8 @@
  * memory is. Hence (1) the keys of the rounds come with the parameters, operands from constant memory; (2) of
  * the counter's four words only the lowest changes within 2^32 draws: of the first two rounds' four products
  * two are the same for all of them (`begin_draws`); (3) the grid's y is the sample, so that no thread
- * divides; (4) all vectors of a thread are under way before its first draw. 80 and 83 % of a copy on an H200
- * at rows of 768 and 2,048 bfloat16; 54 % with 64-bit divisions for each row and vectors read one by one. */
+ * divides; (4) all vectors of a thread are under way before its first draw. 76 % of a copy on an H200 at rows
+ * of 768 bfloat16; 54 % with 64-bit divisions for each row and vectors read one by one. */
 
 enum { ROUNDS = 10, AHEAD = 4 /* vectors of a thread */ };
 
