@@ -38,9 +38,23 @@ typedef struct fx_dropout_attr {
   int64_t first_row, length; /* x holds rows from first_row on of all B * length; length 0: all, as shaped */
 } fx_dropout_attr;
 
+/* Each element has 16 bits of a draw, eight of them share one; it is zeroed where those are less than
+ * `below`, so that p counts in units of 2^-16, and multiplied by `keep` else, so that the mean stays. */
+typedef struct fx_dropout_rule {
+  uint32_t below;
+  float keep;
+} fx_dropout_rule;
+
+static inline fx_dropout_rule fx_dropout_rule_of(float p) {
+  uint32_t below = (uint32_t)(p * 65536.0f + 0.5f), most = 65535;
+  if (below > most) below = most;
+  return (fx_dropout_rule){below, 65536.0f / (float)(65536 - below)};
+}
+
 /* x [B, T, E] T, or with `length` [rows, E] (a sequence shard), with each element zeroed with probability p,
- * the others divided by 1 - p. The draw depends only on (seed, site, layer, sample ordinal, position,
- * channel, iteration): no mask is stored and no layout changes it. ordinal [B] int64, iteration [1] int64. */
+ * the others divided by 1 - p (fx_dropout_rule). The draw depends only on (seed, site, layer, sample ordinal,
+ * position, channel, iteration): no mask is stored and no layout changes it. ordinal [B] int64, iteration [1]
+ * int64. */
 fx_value fx_dropout(fx_graph *graph, fx_value x, fx_value ordinal, fx_value iteration, fx_dropout_attr attr);
 /* The same for rows that are part of a longer sequence: blocks int32, [T / 128] elements, is the position of
  * every 128 rows in it (T a multiple of 128). FX_NONE: the rows are the sequence. */

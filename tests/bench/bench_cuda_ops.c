@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory-bound CUDA kernels of a training step in bfloat16, at the shapes of GPT-2 124M (B 32, T 1024)
- * and of a Llama of 1.1B (B 4, T 4096): bytes that the op cannot avoid, microseconds, GB/s, and percent of
- * what a copy on the same GPU in the same run reaches. Each op runs on several sets of buffers in turn, so
- * that the L2 cache holds none of them; the median of seven batches, by events. Usage: bench-cuda-ops [fp32].
- */
+ * and of a Llama of 1.1B (B 4, T 4096): bytes that the op cannot avoid, microseconds, GB/s, percent of what a
+ * copy of 512 MiB reaches; then microseconds of a copy that moves as many bytes, and the percentage that they
+ * are of the op's. All in the same run. Each op runs on several sets of buffers in turn, so that the L2 cache
+ * holds none of them; the median of seven batches, by events. Usage: bench-cuda-ops
+ * [fp32] [NAME]: only ops with NAME in their names. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ static fx_dtype g_type = FX_BF16;
 static char *g_arena; /* of ARENA bytes, all of them 0x3C: small positive numbers of any float type */
 static size_t g_used;
 static double g_copy; /* GB/s */
+static const char *g_wanted = "";
 static const size_t g_arena_bytes = (size_t)32 << 30;
 
 /* One op: its arguments on every set of buffers. */
@@ -142,7 +144,23 @@ static double median_us(op *o) {
   return us[BATCHES / 2];
 }
 
+/* Microseconds of a copy that moves as many bytes, in the upper half of the arena; timed in the same way. */
+static double copy_us(double bytes) {
+  static op o;
+  double most = 2e9, moved = bytes < most ? bytes : most;
+  memset(&o, 0, sizeof o);
+  g_used = g_arena_bytes / 2;
+  o.run = fx_copy_cuda;
+  o.sets = (int)fx_max_i64(2, fx_min_i64(MAX_SETS, (int64_t)(1e9 / moved)));
+  fx_type type = fx_type_1d(FX_F32, (int64_t)(moved / 8));
+  in(&o, 0, type);
+  out(&o, 0, type);
+  for (int s = 0; s < o.sets; s++) o.args[s].gemm = g_device->gemm;
+  return median_us(&o) * bytes / moved;
+}
+
 static void finish(op *o) {
+  if (g_copy > 0 && !strstr(o->name, g_wanted)) return;
   void *workspace = carve(o->workspace);
   for (int s = 0; s < o->sets; s++) {
     o->args[s].attr = o->attr;
@@ -152,7 +170,10 @@ static void finish(op *o) {
   }
   double us = median_us(o), rate = o->bytes / us / 1e3;
   if (g_copy <= 0) g_copy = rate;
-  printf("%-34s %9.1f %9.1f %7.0f %5.0f%%\n", o->name, o->bytes / 1e6, us, rate, 100 * rate / g_copy);
+  double same = copy_us(o->bytes);
+  printf("%-34s %9.1f %9.1f %7.0f %6.0f%% %9.1f %6.0f%%\n", o->name, o->bytes / 1e6, us, rate,
+         100 * rate / g_copy, same, 100 * same / us);
+  fflush(stdout);
 }
 
 /* ---- ops ---- */
@@ -358,13 +379,17 @@ static void optimizer(int64_t n) {
 
 int main(int argc, char **argv) {
   void *memory = NULL;
-  if (argc > 1 && strcmp(argv[1], "fp32") == 0) g_type = FX_F32;
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "fp32") == 0)
+      g_type = FX_F32;
+    else
+      g_wanted = argv[i];
   ok(fx_device_create_cuda(FX_DEVICE_BY_RANK, &g_device));
   ok(fx_device_alloc(g_device, g_arena_bytes, &memory));
   ok(fx_device_fill(g_device, FX_LANE_COMPUTE, memory, 0x3C, g_arena_bytes));
   g_arena = memory;
-  printf("%s, %s\n%-34s %9s %9s %7s %6s\n", g_device->isa, fx_dtype_name(g_type), "kernel", "MB", "us",
-         "GB/s", "copy");
+  printf("%s, %s\n%-34s %9s %9s %7s %7s %9s %7s\n", g_device->isa, fx_dtype_name(g_type), "kernel", "MB",
+         "us", "GB/s", "copy", "same copy", "of it");
   copies();
   printf("GPT-2 124M: 32,768 rows of 768, vocabulary 50,304\n");
   pointwise(32768, 768);

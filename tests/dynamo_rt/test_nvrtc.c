@@ -58,6 +58,43 @@ static void all_sources_compile(void) {
   CHECK_MSG(kernels > ARCHS * FX_CUDA_KERNEL_COUNT, "only %d kernels were looked at", kernels);
 }
 
+/* Every kernel of a PTX text waits for the kernel before it ahead of whatever it does with memory; there are
+ * `kernels` of them more than said. */
+static void kernels_wait(const char *name, char *ptx, int *kernels) {
+  static const char *const touches[] = {"ld.global", "st.global", "atom.", "red.", "cp.async", "ld.volatile"};
+  for (char *entry = strstr(ptx, ".entry "), *next = NULL; entry; entry = next) {
+    next = strstr(entry + 1, ".entry ");
+    if (next) next[-1] = '\0';
+    char *wait = strstr(entry, "griddepcontrol.wait");
+    ++*kernels;
+    if (!CHECK_MSG(wait != NULL, "%s: a kernel does not wait: %.60s", name, entry)) continue;
+    CHECK_MSG(strstr(wait, "griddepcontrol.launch_dependents") != NULL, "%s: none may follow %.60s", name,
+              entry);
+    *wait = '\0';
+    for (size_t i = 0; i < sizeof touches / sizeof touches[0]; i++)
+      CHECK_MSG(!strstr(entry, touches[i]), "%s: %s before the wait in %.60s", name, touches[i], entry);
+  }
+}
+
+/* Kernels are launched early on sm_90 and later (device/cuda/driver.h), and sm_80 knows no such wait. */
+static void kernels_wait_for_those_before(void) {
+  int kernels = 0;
+  for (int i = 0; i < fx_cuda_op_sources_count; i++) {
+    const fx_cuda_source *source = &fx_cuda_op_sources[i];
+    fx_cache_image image = {NULL, 0};
+    for (int type = 0; !strstr(source->name, ".cuh") && type <= fx_cuda_op_typed(source); type++) {
+      fx_dtype dtype = type ? FX_BF16 : FX_F32;
+      if (CHECK_OK(fx_cuda_op_compile(source, dtype, "compute_90a", &image)))
+        kernels_wait(source->name, (char *)image.data, &kernels);
+      free(image.data), image.data = NULL;
+      if (CHECK_OK(fx_cuda_op_compile(source, dtype, "compute_80", &image)))
+        CHECK(strstr((char *)image.data, ".entry ") && !strstr((char *)image.data, "griddepcontrol"));
+      free(image.data), image.data = NULL;
+    }
+  }
+  CHECK_MSG(kernels > FX_CUDA_KERNEL_COUNT, "only %d kernels were looked at", kernels);
+}
+
 static void cubins_are_kept(void) {
   const char *source = "extern \"C\" __global__ void one(float *y) { *y = 1.0f; }\n";
   fx_cache_image first = {NULL, 0}, again = {NULL, 0};
@@ -95,6 +132,7 @@ static void mistakes_of_threads_are_told(void) {
 
 int main(void) {
   static const fx_test tests[] = {{"all sources compile for sm_80 and sm_90a", all_sources_compile},
+                                  {"kernels wait for those before them", kernels_wait_for_those_before},
                                   {"cubins are kept on disk", cubins_are_kept},
                                   {"mistakes are told with the compiler's words", mistakes_are_told},
                                   {"mistakes of the threads are told", mistakes_of_threads_are_told}};

@@ -377,16 +377,18 @@ typedef struct op_case {
   const char *name;
   void (*build)(gpu_world *world);
   double bound, half_bound; /* half_bound 0: no bfloat16 */
-  int64_t shape[8][2];      /* rows, cols; ends with 0 */
+  int64_t shape[12][2];     /* rows, cols; ends with 0 */
 } op_case;
 
 #define ODD_SHAPES                 \
   {1, 24}, {3, 100}, {257, 770}, { \
     257, 768                       \
   }
-#define NORM_SHAPES                     \
-  ODD_SHAPES, {700, 2048}, {3, 8192}, { \
-    5, 9000                             \
+/* The last five: rows enough that the rings of their gradient (ops/cuda/norm_grad.cu) go round, for 1, 2, 4,
+ * 8 and 10 warps a row of bfloat16. */
+#define NORM_SHAPES                                                                                      \
+  ODD_SHAPES, {700, 2048}, {3, 8192}, {5, 9000}, {5000, 768}, {3500, 1000}, {1700, 2048}, {900, 4096}, { \
+    900, 5120                                                                                            \
   }
 
 static const op_case g_cases[] = {
@@ -427,7 +429,7 @@ static const op_case g_cases[] = {
 static void every_op_against_the_cpu(void) {
   for (size_t i = 0; i < sizeof g_cases / sizeof g_cases[0]; i++) {
     const op_case *o = &g_cases[i];
-    for (int k = 0; k < 8 && o->shape[k][0] > 0; k++) {
+    for (int k = 0; k < 12 && o->shape[k][0] > 0; k++) {
       gpu_case c = {o->name, o->build, o->bound, false, o->shape[k][0], o->shape[k][1]};
       run_case(&c, g_cpu, g_gpu);
       c.half = true;

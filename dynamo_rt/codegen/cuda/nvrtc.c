@@ -24,7 +24,9 @@ enum { MAX_OPTIONS = 24, SHOWN = 1500 };
   X(log_size, "nvrtcGetProgramLogSize", (void *program, size_t *bytes))                                    \
   X(log, "nvrtcGetProgramLog", (void *program, char *text))                                                \
   X(cubin_size, "nvrtcGetCUBINSize", (void *program, size_t *bytes))                                       \
-  X(cubin, "nvrtcGetCUBIN", (void *program, char *image))
+  X(cubin, "nvrtcGetCUBIN", (void *program, char *image))                                                  \
+  X(ptx_size, "nvrtcGetPTXSize", (void *program, size_t *bytes))                                           \
+  X(ptx, "nvrtcGetPTX", (void *program, char *text))
 
 typedef struct nvrtc_table {
 #define NVRTC_FIELD(field, name, parameters) int(*field) parameters;
@@ -112,7 +114,8 @@ static fx_status compile(const char *source, const char *name, const char *arch,
     status = refuse(program, name, arch, result);
     goto destroy_program;
   }
-  if (nvrtc->cubin_size(program, &image.size) != 0 || image.size == 0) {
+  bool virtual = strncmp(arch, "compute_", 8) == 0; /* for the driver to compile */
+  if ((virtual ? nvrtc->ptx_size : nvrtc->cubin_size)(program, &image.size) != 0 || image.size == 0) {
     status = fx_error(FX_ERR_DEVICE, "NVRTC made no machine code for %s of %s", arch, name);
     goto destroy_program;
   }
@@ -121,7 +124,7 @@ static fx_status compile(const char *source, const char *name, const char *arch,
     status = fx_error(FX_ERR_MEMORY, "no memory for the machine code of %s", name);
     goto destroy_program;
   }
-  if (nvrtc->cubin(program, (char *)image.data) != 0) {
+  if ((virtual ? nvrtc->ptx : nvrtc->cubin)(program, (char *)image.data) != 0) {
     free(image.data);
     status = fx_error(FX_ERR_DEVICE, "NVRTC does not hand over the machine code of %s", name);
     goto destroy_program;

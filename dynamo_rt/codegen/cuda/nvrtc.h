@@ -15,8 +15,9 @@ extern "C" {
 fx_status fx_nvrtc_version(int *major, int *minor);
 
 /* source: text of one file, no includes of ours; name: what messages call it ("norm.cu"); arch: "sm_90a",
- * "sm_80", ...; options: more of NVRTC's, n of them. out->data is the caller's, to free(). FX_ERR_DEVICE: no
- * NVRTC; FX_ERR_INTERNAL: the source does not compile, and the compiler's first lines. */
+ * "sm_80", or "compute_80" for PTX in place of a cubin, which the driver compiles for a later GPU; options:
+ * more of NVRTC's, n of them. out->data is the caller's, to free(). FX_ERR_DEVICE: no NVRTC; FX_ERR_INTERNAL:
+ * the source does not compile, and the compiler's first lines. */
 fx_status fx_nvrtc_compile(const char *source, const char *name, const char *arch, const char *const *options,
                            int n, fx_cache_image *out);
 

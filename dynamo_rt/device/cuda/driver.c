@@ -99,6 +99,11 @@ int fx_cuda_local_rank(void) {
   return 0;
 }
 
+int fx_cuda_arch_number(const char *arch) {
+  const char *number = strchr(arch, '_');
+  return number ? (int)strtol(number + 1, NULL, 10) : 0;
+}
+
 /* ---- kernels ---- */
 
 struct fx_cuda_module {
@@ -130,7 +135,7 @@ void fx_cuda_module_unload(fx_cuda_module *module) {
 fx_status fx_cuda_module_function(const fx_cuda_module *module, const char *name, fx_cuda_function *out) {
   void *handle = NULL;
   FX_TRY(fx_cuda_check(module->driver, module->driver->module_function(&handle, module->handle, name), name));
-  *out = (fx_cuda_function){module->driver, handle};
+  *out = (fx_cuda_function){.driver = module->driver, .handle = handle};
   return FX_OK;
 }
 
@@ -150,10 +155,35 @@ fx_status fx_cuda_function_allow_shared(const fx_cuda_function *function, int by
       "shared memory of a kernel");
 }
 
+typedef struct launch_attribute { /* CUlaunchAttribute */
+  int id;
+  char pad[4];
+  union {
+    char space[64];
+    int allowed;
+  } value;
+} launch_attribute;
+
+typedef struct launch_config { /* CUlaunchConfig */
+  fx_cuda_dim grid, block;
+  unsigned shared_bytes;
+  void *stream;
+  launch_attribute *attributes;
+  unsigned count;
+} launch_config;
+
 fx_status fx_cuda_launch(const fx_cuda_function *function, fx_cuda_dim grid, fx_cuda_dim block,
                          unsigned shared_bytes, void *stream, void **args) {
+  const fx_cuda_driver *driver = function->driver;
+  int result;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return FX_OK;
-  int result = function->driver->launch(function->handle, grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                                        shared_bytes, stream, args, NULL);
-  return result == 0 ? FX_OK : fx_cuda_check(function->driver, result, "a kernel cannot be launched");
+  if (function->follows && driver->launch_with) {
+    launch_attribute early = {.id = FX_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.allowed = 1};
+    launch_config config = {grid, block, shared_bytes, stream, &early, 1};
+    result = driver->launch_with(&config, function->handle, args, NULL);
+  } else {
+    result = driver->launch(function->handle, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                            stream, args, NULL);
+  }
+  return result == 0 ? FX_OK : fx_cuda_check(driver, result, "a kernel cannot be launched");
 }

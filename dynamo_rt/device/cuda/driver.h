@@ -41,6 +41,9 @@ fx_status fx_cuda_driver_open(const fx_cuda_driver **out);
 /* FX_OK for result 0, else FX_ERR_DEVICE (FX_ERR_MEMORY) with "what: the driver's name and sentence". */
 fx_status fx_cuda_check(const fx_cuda_driver *driver, int result, const char *what);
 
+/* 90 of "sm_90a", 80 of "compute_80" */
+int fx_cuda_arch_number(const char *arch);
+
 /* ---- kernels; the device's context must be the calling thread's ---- */
 
 typedef struct fx_cuda_module fx_cuda_module;
@@ -48,13 +51,16 @@ typedef struct fx_cuda_module fx_cuda_module;
 typedef struct fx_cuda_function {
   const fx_cuda_driver *driver;
   void *handle;
+  /* The kernel waits by itself for the kernel before it (griddepcontrol.wait, sm_90 and later), so the driver
+   * may start it before that one has ended: no time passes between the two. */
+  bool follows;
 } fx_cuda_function;
 
 typedef struct fx_cuda_dim {
   unsigned x, y, z;
 } fx_cuda_dim;
 
-/* image: a cubin for the device of the current context. */
+/* image: a cubin or PTX for the device of the current context. */
 fx_status fx_cuda_module_load(const fx_cuda_driver *driver, const fx_cache_image *image,
                               fx_cuda_module **out);
 void fx_cuda_module_unload(fx_cuda_module *module); /* NULL is fine */

@@ -61,6 +61,7 @@
   X(tensor_map, "cuTensorMapEncodeTiled",                                                                  \
     (void *map, int type, uint32_t rank, void *data, const uint64_t *dims, const uint64_t *stride_bytes,   \
      const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2, int fill)) \
+  X(launch_with, "cuLaunchKernelEx", (const void *config, void *function, void **args, void **extra))      \
   X(graph_nodes, "cuGraphGetNodes", (void *graph, void **nodes, size_t *count))                            \
   X(graph_node_type, "cuGraphNodeGetType", (void *node, int *type))                                        \
   X(graph_memset, "cuGraphMemsetNodeGetParams", (void *node, void *params))                                \
@@ -91,6 +92,7 @@ enum {
   FX_CU_CAPTURE_THREAD_LOCAL = 1,
   FX_CU_GRAPH_USE_NODE_PRIORITY = 8,
   FX_CU_HOST_PORTABLE = 1,
+  FX_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
   FX_CU_ERROR_NO_DEVICE = 100
 };
 

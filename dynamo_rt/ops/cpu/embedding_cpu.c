@@ -163,19 +163,22 @@ fx_status fx_dropout_cpu(const fx_kernel_args *args) {
   const int32_t *blocks = args->in[3] ? args->in[3]->data : NULL;
   uint64_t step = (uint64_t) * (const int64_t *)args->in[2]->data;
   uint64_t site = attr->site + 0x9E3779B97F4A7C15ull * (uint64_t)args->layer;
-  float *y = args->out[0]->data, keep = 1.0f / (1.0f - attr->p);
+  fx_dropout_rule rule = fx_dropout_rule_of(attr->p);
+  float *y = args->out[0]->data;
   int64_t rows = fx_type_rows(&args->in[0]->type), cols = fx_type_cols(&args->in[0]->type),
           length = attr->length ? attr->length : args->in[0]->type.dim[1];
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t r = 0; r < rows; r++) {
-    /* counter: 4 channels a draw; positions of a sample stay apart by `quads` counters, samples by 2^40 */
-    int64_t quads = fx_ceil_div(cols, 4), row = attr->first_row + r, t = row % length;
+    /* counter: 8 channels a draw; positions of a sample stay apart by `draws` counters, samples by 2^40 */
+    int64_t draws = fx_ceil_div(cols, 8), row = attr->first_row + r, t = row % length;
     int64_t position = blocks ? blocks[t / 128] + t % 128 : t;
-    uint64_t base = ((uint64_t)ordinal[row / length] << 40) + (uint64_t)(position * quads);
-    for (int64_t q = 0; q < quads; q++) {
+    uint64_t base = ((uint64_t)ordinal[row / length] << 40) + (uint64_t)(position * draws);
+    for (int64_t q = 0; q < draws; q++) {
       fx_philox random = fx_philox_at(attr->seed, site, base + (uint64_t)q, step);
-      for (int64_t i = 4 * q; i < fx_min_i64(cols, 4 * q + 4); i++)
-        y[r * cols + i] = fx_philox_uniform(random.word[i & 3]) < attr->p ? 0.0f : x[r * cols + i] * keep;
+      for (int64_t i = 8 * q; i < fx_min_i64(cols, 8 * q + 8); i++) {
+        uint32_t bits = random.word[i % 8 / 2] >> i % 2 * 16 & 0xFFFF;
+        y[r * cols + i] = bits < rule.below ? 0.0f : x[r * cols + i] * rule.keep;
+      }
     }
   }
   return FX_OK;

@@ -22,6 +22,16 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
+/* Every kernel begins with it, before it reads or writes memory: it was launched while the kernel before it
+ * on its lane still ran (driver.h, `follows`) and waits here until that one's results can be read. From then
+ * on the next kernel may come to the multiprocessors that this one leaves. */
+__device__ inline void follow() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* ---- elements ---- */
 
 #if T_IS_BF16
@@ -150,6 +160,105 @@ __device__ inline float block_max(float x) {
   x = lane < warps ? part[lane] : part[0];
   return warp_max(x);
 }
+
+/* ---- sums over a group: the threads of one threadIdx.y, whole warps; at most 15 groups of several ---- */
+
+/* A barrier of the threads of a group. */
+__device__ inline void group_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+}
+
+/* Both sums over a group, given to all of its threads; every thread of the group must call. */
+__device__ inline float2 group_sum(float2 x) {
+  __shared__ float2 part[MAX_WARPS];
+  int warps = (int)blockDim.x / WARP, first = (int)threadIdx.y * warps;
+  x.x = warp_sum(x.x), x.y = warp_sum(x.y);
+  if (warps == 1) return x;
+  group_barrier(); /* `part` was read */
+  if (threadIdx.x % WARP == 0) part[first + threadIdx.x / WARP] = x;
+  group_barrier();
+  x = part[first];
+  for (int w = 1; w < warps; w++) x.x += part[first + w].x, x.y += part[first + w].y;
+  return x;
+}
+__device__ inline float group_sum(float x) {
+  return group_sum(make_float2(x, 0.0f)).x;
+}
+
+#if __CUDA_ARCH__ >= 900
+/* ---- rows that bulk copies bring into shared memory, a ring of them for each group ---- */
+
+enum { MAX_STAGES = 6, RING_WARPS = 16 /* of a block */ };
+
+/* [stages][slots][vectors]: rows of `slots` tensors a stage; full[stage] completes when they are there. */
+struct row_ring {
+  uint4 *space;
+  u64 *full;
+  int slots, vectors;
+};
+
+__device__ inline u32 shared_address(const void *p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
+
+/* One thread of the group; the block's barrier has to follow before others wait. */
+__device__ inline void ring_begin(const row_ring &r, int stages) {
+  for (int s = 0; s < stages; s++)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(r.full + s)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ inline void bulk_load(uint4 *to, const T *from, u32 bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+/* The rows at `offset` of a and, as there are slots, of b and c; one thread, when the whole group has read
+ * what lay there. */
+__device__ inline void fetch_row(const row_ring &r, int stage, i64 offset, const T *a, const T *b,
+                                 const T *c) {
+  u32 bytes = (u32)r.vectors * 16, barrier = shared_address(r.full + stage);
+  uint4 *to = r.space + stage * r.slots * r.vectors;
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes * r.slots)
+               : "memory");
+  bulk_load(to, a + offset, bytes, barrier);
+  if (r.slots > 1) bulk_load(to + r.vectors, b + offset, bytes, barrier);
+  if (r.slots > 2) bulk_load(to + 2 * r.vectors, c + offset, bytes, barrier);
+}
+
+/* parity: of how often the ring has gone round */
+__device__ inline void ring_wait(const row_ring &r, int stage, u32 parity) {
+  asm volatile("{\n.reg .pred done;\nagain:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\n}" ::"r"(shared_address(r.full + stage)),
+               "r"(parity)
+               : "memory");
+}
+
+/* N sums over a group, given to all of its threads. part: [groups][2][warps][N]; `turn` alternates from call
+ * to call, so that one barrier a call is enough: who writes a half again has passed the one behind its
+ * reading. */
+template <int N> __device__ inline void group_sums(float (&v)[N], float *part, int turn) {
+  int warps = (int)blockDim.x / WARP;
+  float *mine = part + ((int)threadIdx.y * 2 + (turn & 1)) * warps * N;
+#pragma unroll
+  for (int step = WARP / 2; step > 0; step >>= 1)
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] += __shfl_xor_sync(0xFFFFFFFFu, v[i], step);
+  if (warps == 1) return __syncwarp();
+  for (int i = 0; i < N && threadIdx.x % WARP == 0; i++) mine[(int)threadIdx.x / WARP * N + i] = v[i];
+  group_barrier();
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    v[i] = mine[i];
+    for (int w = 1; w < warps; w++) v[i] += mine[w * N + i];
+  }
+}
+#endif
 
 __device__ inline i64 grid_index() {
   return (i64)blockIdx.x * blockDim.x + threadIdx.x;

@@ -2,6 +2,7 @@
 /* Constants, copies of strided views, conversions between types. */
 
 SINGLE_KERNEL(fill, FLAT)(float *y, float number, i64 n) {
+  follow();
   i64 vectors = aligned(y) ? n / 4 : 0;
   float4 four = make_float4(number, number, number, number);
   for (i64 i = grid_index(); i < vectors; i += grid_stride()) ((float4 *)y)[i] = four;
@@ -43,6 +44,7 @@ template <typename U> __device__ inline void copy_units(const U *x, U *y, const 
 }
 
 SINGLE_KERNEL(copy_view, FLAT)(const char *x, char *y, view v, int size, i64 n) {
+  follow();
   if (size == 16)
     copy_units((const uint4 *)x, (uint4 *)y, v, n);
   else if (size == 8)
@@ -66,6 +68,7 @@ struct block_view {
 };
 
 SINGLE_KERNEL(take_blocks, FLAT)(const uint4 *x, const int *index, uint4 *y, block_view v, i64 n) {
+  follow();
   for (i64 i = grid_index(); i < n; i += grid_stride()) {
     i64 rest = i / v.units, unit = i - rest * v.units, rows = v.count * BLOCK_ROWS;
     i64 above = rest / v.heads, head = rest - above * v.heads, b = above / rows, row = above - b * rows;
@@ -81,6 +84,7 @@ SINGLE_KERNEL(take_blocks, FLAT)(const uint4 *x, const int *index, uint4 *y, blo
 /* fours: float4 of a block; rows of the sum: `blocks` blocks a sample. */
 SINGLE_KERNEL(add_blocks, FLAT)
 (float4 *sum, const float4 *x, const int *index, i64 fours, i64 count, i64 blocks, i64 n) {
+  follow();
   for (i64 i = grid_index(); i < n; i += grid_stride()) {
     i64 rest = i / fours, at = i - rest * fours, b = rest / count, block = rest - b * count,
         to = index[block];
@@ -109,6 +113,7 @@ __device__ inline void cast_one(const void *x, void *y, int from, int to, i64 i,
 
 /* Eight elements a thread between fp32 and bfloat16, two loads under way. */
 SINGLE_KERNEL(cast, FLAT)(const void *x, void *y, int from, int to, i64 n) {
+  follow();
   bool fast = aligned(x, y) && from != to && from != F64 && to != F64;
   i64 eights = fast ? n / 8 : 0;
   for (i64 i = grid_index(); i < eights; i += grid_stride()) {
@@ -128,6 +133,7 @@ SINGLE_KERNEL(cast, FLAT)(const void *x, void *y, int from, int to, i64 n) {
 
 /* Contiguous to a strided view. wide: from fp32 to bfloat16, and the view counts eight elements. */
 SINGLE_KERNEL(cast_view, FLAT)(const void *x, void *y, view v, int from, int to, int wide, i64 n) {
+  follow();
   for (i64 i = grid_index(); i < n; i += grid_stride()) {
     i64 rest = i, place = 0;
 #pragma unroll

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dynamo_rt/ops/embedding.h"
 
-#include <math.h>
-
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/ops/cuda/gemm.h"
@@ -267,8 +265,7 @@ enum { ROUNDS = 10, AHEAD = 4, MAX_GRID_Y = 65535 }; /* the first two of dropout
 
 typedef struct dropout_params { /* of dropout.cu */
   uint32_t key[2 * ROUNDS];
-  uint32_t limit;
-  float keep;
+  fx_dropout_rule rule;
   int64_t rows, cols, length, first;
 } dropout_params;
 
@@ -288,8 +285,7 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   void *x = args->in[0]->data, *ordinal = args->in[1]->data, *iteration = args->in[2]->data;
   void *blocks = args->in[3] ? args->in[3]->data : NULL, *y = args->out[0]->data;
   fx_dtype dtype = args->in[0]->type.dtype;
-  dropout_params d = {.limit = (uint32_t)ceilf(attr->p * 0x1p24f) << 8, /* fx_philox_uniform(word) < p */
-                      .keep = 1.0f / (1.0f - attr->p),
+  dropout_params d = {.rule = fx_dropout_rule_of(attr->p),
                       .rows = fx_type_rows(&args->in[0]->type),
                       .cols = fx_type_cols(&args->in[0]->type),
                       .length = attr->length ? attr->length : args->in[0]->type.dim[1],
@@ -299,8 +295,8 @@ fx_status fx_dropout_cuda(const fx_kernel_args *args) {
   int64_t samples = (d.first + d.rows - 1) / d.length - d.first / d.length + 1;
   int64_t vectors = fx_min_i64(d.length, d.rows) * d.cols * (int64_t)fx_dtype_bytes(dtype) / 16;
   void **params = FX_CUDA_ARGS(&x, &ordinal, &iteration, &blocks, &y, &d);
-  if (fx_cuda_rows_fit_vectors(dtype, d.cols, (const void *[]){x, y}, 2) && samples <= MAX_GRID_Y &&
-      vectors <= INT32_MAX) {
+  if (d.cols % 8 == 0 && fx_cuda_rows_fit_vectors(dtype, d.cols, (const void *[]){x, y}, 2) &&
+      samples <= MAX_GRID_Y && vectors <= INT32_MAX) {
     fx_cuda_dim grid = {(unsigned)fx_ceil_div(vectors, FX_CUDA_BLOCK * AHEAD), (unsigned)samples, 1};
     return fx_cuda_run(args, FX_CUDA_DROPOUT, dtype, grid, (fx_cuda_dim){FX_CUDA_BLOCK, 1, 1}, params);
   }

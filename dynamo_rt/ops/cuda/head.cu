@@ -133,6 +133,7 @@ __device__ inline void row_of_elements(const row_loss &l, T *row, i64 r, int tar
  * and in masked rows (target < 0). first_row: number of row 0 in the batch. */
 KERNEL_RESIDENT(cross_entropy, BLOCK, 3)
 (T *logits, const int *targets, row_loss l, i64 first_row, int vectors, int held, fault *report) {
+  follow();
   i64 r = blockIdx.x;
   T *row = logits + r * l.vocab;
   int target = targets[r];
@@ -154,6 +155,7 @@ enum { NUMBER_MAX, NUMBER_SUM, NUMBER_PICKED, NUMBERS };
 KERNEL(vocab_numbers, BLOCK)
 (const T *logits, const int *targets, float *numbers, i64 cols, i64 counted, i64 first, i64 valid,
  int vectors, fault *report) {
+  follow();
   i64 r = blockIdx.x, target = targets[r], place = target - first;
   const T *row = logits + r * cols;
   tally t = {low_limit(), 0.0f};
@@ -177,6 +179,7 @@ KERNEL(vocab_numbers, BLOCK)
 KERNEL(vocab_merge, BLOCK)
 (const T *logits, T *grad, const float *numbers, const int *targets, const float *factor, float *nll,
  i64 rows, i64 cols, i64 counted, i64 first, int ranks, int vectors) {
+  follow();
   i64 r = blockIdx.x, target = targets[r], place = target - first;
   const T *row = logits + r * cols;
   T *out = grad + r * cols;

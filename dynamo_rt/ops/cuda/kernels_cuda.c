@@ -117,7 +117,8 @@ static fx_status compile_jobs(job_list *list) {
 
 /* ---- loading ---- */
 
-static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_cuda_kernels *kernels) {
+static fx_status load_functions(const fx_cuda_module *module, const job *j, bool follow,
+                                fx_cuda_kernels *kernels) {
   char name[64];
   int type = j->dtype == FX_BF16;
   for (int k = 0; k < FX_CUDA_KERNEL_COUNT; k++) {
@@ -125,13 +126,17 @@ static fx_status load_functions(const fx_cuda_module *module, const job *j, fx_c
     if (strcmp(row->file, j->source->name) != 0 || (row->types == SINGLE && type)) continue;
     snprintf(name, sizeof name, row->types == SINGLE ? "%s" : type ? "%s_bf16" : "%s_f32", row->function);
     FX_TRY(fx_cuda_module_function(module, name, &kernels->function[k][type]));
+    kernels->function[k][type].follows = follow;
     if (row->types == SINGLE) kernels->function[k][1] = kernels->function[k][0];
   }
   return FX_OK;
 }
 
 static bool allow(const fx_cuda_kernels *kernels, unsigned bytes) {
-  static const fx_cuda_kernel users[] = {FX_CUDA_CROSS_ENTROPY, FX_CUDA_INDEX_SORT};
+  static const fx_cuda_kernel users[] = {
+      FX_CUDA_CROSS_ENTROPY,     FX_CUDA_INDEX_SORT,       FX_CUDA_RMS_RING_2,      FX_CUDA_RMS_RING_3,
+      FX_CUDA_LAYER_RING_2,      FX_CUDA_LAYER_RING_3,     FX_CUDA_RMS_GRAD_RING_2, FX_CUDA_RMS_GRAD_RING_3,
+      FX_CUDA_LAYER_GRAD_RING_2, FX_CUDA_LAYER_GRAD_RING_3};
   for (size_t i = 0; i < sizeof users / sizeof users[0]; i++)
     for (int type = 0; type < TYPES; type++)
       if (fx_cuda_function_allow_shared(&kernels->function[users[i]][type], (int)bytes) != FX_OK)
@@ -162,7 +167,7 @@ fx_status fx_cuda_kernels_load(const fx_cuda_driver *driver, const char *arch, f
       fx_error_prefix(status, "%s for %s", j->source->name, arch);
       goto free_jobs;
     }
-    FX_TRY_GOTO(load_functions(kernels->module[i], j, kernels), free_jobs);
+    FX_TRY_GOTO(load_functions(kernels->module[i], j, fx_cuda_arch_number(arch) >= 90, kernels), free_jobs);
   }
   allow_shared(kernels);
   *out = kernels;

@@ -15,38 +15,46 @@ extern "C" {
 
 /* X(name, file, function, types). TYPED: the source is compiled once per element type T, float32 and
  * bfloat16, and fx_cuda_run is told which. SINGLE: one kernel, whatever the type. */
-#define FX_CUDA_KERNEL_LIST(X)                                \
-  X(ADD, "elementwise.cu", "add", TYPED)                      \
-  X(SCALE, "elementwise.cu", "scale", TYPED)                  \
-  X(FILL, "convert.cu", "fill", SINGLE)                       \
-  X(COPY_VIEW, "convert.cu", "copy_view", SINGLE)             \
-  X(CAST, "convert.cu", "cast", SINGLE)                       \
-  X(CAST_VIEW, "convert.cu", "cast_view", SINGLE)             \
-  X(TAKE_BLOCKS, "convert.cu", "take_blocks", SINGLE)         \
-  X(ADD_BLOCKS, "convert.cu", "add_blocks", SINGLE)           \
-  X(BIAS_ACT, "linear.cu", "bias_act", TYPED)                 \
-  X(ACT_GRAD, "linear.cu", "act_grad", TYPED)                 \
-  X(SWIGLU, "linear.cu", "swiglu", TYPED)                     \
-  X(SWIGLU_GRAD, "linear.cu", "swiglu_grad", TYPED)           \
-  X(SUM_ROWS_PARTIAL, "linear.cu", "sum_rows_partial", TYPED) \
-  X(SUM_PARTIALS, "reduce.cu", "sum_partials", SINGLE)        \
-  X(NORM, "norm.cu", "norm_forward", TYPED)                   \
-  X(ADD_NORM, "norm.cu", "add_norm", TYPED)                   \
-  X(NORM_GRAD, "norm.cu", "norm_grad", TYPED)                 \
-  X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)              \
-  X(ROPE, "rope.cu", "rope", TYPED)                           \
-  X(EMBEDDING, "embedding.cu", "embedding", TYPED)            \
-  X(INDEX_SORT, "index.cu", "index_sort_range", SINGLE)       \
-  X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", TYPED)  \
-  X(DROPOUT, "dropout.cu", "dropout", TYPED)                  \
-  X(DROPOUT_ROWS, "dropout.cu", "dropout_rows", TYPED)        \
-  X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)         \
-  X(VOCAB_NUMBERS, "head.cu", "vocab_numbers", TYPED)         \
-  X(VOCAB_MERGE, "head.cu", "vocab_merge", TYPED)             \
-  X(SUM_NLL, "reduce.cu", "sum_nll", SINGLE)                  \
-  X(SQUARE_PARTIAL, "reduce.cu", "square_partial", SINGLE)    \
-  X(SUM_SQUARES, "reduce.cu", "sum_squares", SINGLE)          \
-  X(CLIP_FACTOR, "reduce.cu", "clip_factor", SINGLE)          \
+#define FX_CUDA_KERNEL_LIST(X)                                     \
+  X(ADD, "elementwise.cu", "add", TYPED)                           \
+  X(SCALE, "elementwise.cu", "scale", TYPED)                       \
+  X(FILL, "convert.cu", "fill", SINGLE)                            \
+  X(COPY_VIEW, "convert.cu", "copy_view", SINGLE)                  \
+  X(CAST, "convert.cu", "cast", SINGLE)                            \
+  X(CAST_VIEW, "convert.cu", "cast_view", SINGLE)                  \
+  X(TAKE_BLOCKS, "convert.cu", "take_blocks", SINGLE)              \
+  X(ADD_BLOCKS, "convert.cu", "add_blocks", SINGLE)                \
+  X(BIAS_ACT, "linear.cu", "bias_act", TYPED)                      \
+  X(ACT_GRAD, "linear.cu", "act_grad", TYPED)                      \
+  X(SWIGLU, "linear.cu", "swiglu", TYPED)                          \
+  X(SWIGLU_GRAD, "linear.cu", "swiglu_grad", TYPED)                \
+  X(SUM_ROWS_PARTIAL, "linear.cu", "sum_rows_partial", TYPED)      \
+  X(SUM_PARTIALS, "reduce.cu", "sum_partials", SINGLE)             \
+  X(NORM, "norm.cu", "norm_forward", TYPED)                        \
+  X(ADD_NORM, "norm.cu", "add_norm", TYPED)                        \
+  X(RMS_RING_2, "norm.cu", "rms_ring_2", TYPED)                    \
+  X(RMS_RING_3, "norm.cu", "rms_ring_3", TYPED)                    \
+  X(LAYER_RING_2, "norm.cu", "layer_ring_2", TYPED)                \
+  X(LAYER_RING_3, "norm.cu", "layer_ring_3", TYPED)                \
+  X(NORM_GRAD, "norm_grad.cu", "norm_grad", TYPED)                 \
+  X(RMS_GRAD_RING_2, "norm_grad.cu", "rms_grad_ring_2", TYPED)     \
+  X(RMS_GRAD_RING_3, "norm_grad.cu", "rms_grad_ring_3", TYPED)     \
+  X(LAYER_GRAD_RING_2, "norm_grad.cu", "layer_grad_ring_2", TYPED) \
+  X(LAYER_GRAD_RING_3, "norm_grad.cu", "layer_grad_ring_3", TYPED) \
+  X(ROPE_TABLE, "rope.cu", "rope_table", SINGLE)                   \
+  X(ROPE, "rope.cu", "rope", TYPED)                                \
+  X(EMBEDDING, "embedding.cu", "embedding", TYPED)                 \
+  X(INDEX_SORT, "index.cu", "index_sort_range", SINGLE)            \
+  X(EMBEDDING_GRAD, "embedding.cu", "embedding_grad", TYPED)       \
+  X(DROPOUT, "dropout.cu", "dropout", TYPED)                       \
+  X(DROPOUT_ROWS, "dropout.cu", "dropout_rows", TYPED)             \
+  X(CROSS_ENTROPY, "head.cu", "cross_entropy", TYPED)              \
+  X(VOCAB_NUMBERS, "head.cu", "vocab_numbers", TYPED)              \
+  X(VOCAB_MERGE, "head.cu", "vocab_merge", TYPED)                  \
+  X(SUM_NLL, "reduce.cu", "sum_nll", SINGLE)                       \
+  X(SQUARE_PARTIAL, "reduce.cu", "square_partial", SINGLE)         \
+  X(SUM_SQUARES, "reduce.cu", "sum_squares", SINGLE)               \
+  X(CLIP_FACTOR, "reduce.cu", "clip_factor", SINGLE)               \
   X(ADAMW, "optimizer.cu", "adamw", SINGLE)
 
 typedef enum fx_cuda_kernel {

@@ -30,6 +30,7 @@ __device__ inline float slope(float x, int activation) {
 
 /* pre = product + bias; y = act(pre). bias and pre may be NULL, y may be the product. */
 KERNEL(bias_act, FLAT)(const T *product, T *y, const T *bias, T *pre, int activation, i64 n, i64 cols) {
+  follow();
   i64 vectors = aligned(product, y, bias, pre) && cols % VEC == 0 ? n / VEC : 0, width = cols / VEC;
   for (i64 k = grid_index(); k < vectors; k += grid_stride()) {
     float x[VEC], b[VEC];
@@ -50,11 +51,13 @@ KERNEL(bias_act, FLAT)(const T *product, T *y, const T *bias, T *pre, int activa
 }
 
 KERNEL(act_grad, FLAT)(const T *dy, const T *pre, T *dx, int activation, i64 n) {
+  follow();
   map(dy, pre, dx, n, [activation](float d, float x) { return d * slope(x, activation); });
 }
 
 /* x [rows, 2 cols] = gate | up -> y [rows, cols] */
 KERNEL(swiglu, FLAT)(const T *x, T *y, i64 n, i64 cols) {
+  follow();
   i64 vectors = aligned(x, y) && cols % VEC == 0 ? n / VEC : 0, width = cols / VEC;
   for (i64 k = grid_index(); k < vectors; k += grid_stride()) {
     const T *at = x + (k + k / width * width) * VEC;
@@ -79,6 +82,7 @@ __device__ inline void swiglu_slopes(float d, float &gate, float &up) {
 
 /* dx may be x: a thread reads what it needs of both halves before it writes them. */
 KERNEL(swiglu_grad, FLAT)(const T *dy, const T *x, T *dx, i64 n, i64 cols) {
+  follow();
   i64 vectors = aligned(dy, x, dx) && cols % VEC == 0 ? n / VEC : 0, width = cols / VEC;
   for (i64 k = grid_index(); k < vectors; k += grid_stride()) {
     i64 at = (k + k / width * width) * VEC;
@@ -105,6 +109,7 @@ enum { TILE = 64, LANES = 4, WIDTH = TILE / VEC, BELOW = LANES * VEC };
 /* block (TILE, LANES); grid (ceil(cols / TILE), chunks). A block sums TILE columns of the rows of one chunk:
  * WIDTH threads lie side by side, BELOW of them below each other. */
 KERNEL(sum_rows_partial, TILE *LANES)(const T *x, float *partial, i64 rows, i64 cols, i64 step) {
+  follow();
   enum { UNROLL = 8 };
   __shared__ float part[BELOW][TILE + 1];
   int thread = threadIdx.y * TILE + threadIdx.x, lane = thread / WIDTH, place = thread % WIDTH * VEC;

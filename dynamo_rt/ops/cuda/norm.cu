@@ -3,28 +3,7 @@
  * share a block. Rows of up to HELD columns are read once and stay in registers (`held`); others are read
  * once a pass. The mean is taken off before squaring, as on the CPU. */
 
-enum {
-  THREADS = 256,
-  HELD_FORWARD = 32 / VEC,
-  HELD_BACKWARD = 2 /* vectors of a thread */
-};
-
-/* Both sums over a group, given to all of its threads; every thread of the group must call. */
-__device__ inline float2 group_sum(float2 x) {
-  __shared__ float2 part[MAX_WARPS];
-  int warps = (int)blockDim.x / WARP, first = (int)threadIdx.y * warps;
-  x.x = warp_sum(x.x), x.y = warp_sum(x.y);
-  if (warps == 1) return x;
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory"); /* `part` was read */
-  if (threadIdx.x % WARP == 0) part[first + threadIdx.x / WARP] = x;
-  asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
-  x = part[first];
-  for (int w = 1; w < warps; w++) x.x += part[first + w].x, x.y += part[first + w].y;
-  return x;
-}
-__device__ inline float group_sum(float x) {
-  return group_sum(make_float2(x, 0.0f)).x;
-}
+enum { THREADS = 256, HELD_FORWARD = 32 / VEC /* vectors of a thread */ };
 
 struct row_norm {
   const float *w, *b;
@@ -95,6 +74,7 @@ __device__ inline void hold(const T *x, i64 row, i64 cols, uint4 (&in)[HELD_FORW
 
 /* A grid that stays: a group takes rows one after the other and reads the next one while it works. */
 KERNEL_RESIDENT(norm_forward, THREADS, T_IS_BF16 ? 3 : 2)(const T *x, T *y, row_norm n, int held, i64 rows) {
+  follow();
   i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
   uint4 in[HELD_FORWARD], next[HELD_FORWARD];
   if (held && row < rows) hold(x, row, n.cols, in);
@@ -113,6 +93,7 @@ KERNEL_RESIDENT(norm_forward, THREADS, T_IS_BF16 ? 3 : 2)(const T *x, T *y, row_
 /* sum = round(a + b), y = norm(sum): what add and norm give one after the other. sum may be NULL; y and sum
  * may be a or b. */
 KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int held, i64 rows) {
+  follow();
   i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, vectors = n.cols / VEC, base = row * n.cols;
   uint4 in[HELD_FORWARD], other[HELD_FORWARD];
   if (row >= rows) return;
@@ -137,135 +118,91 @@ KERNEL(add_norm, THREADS)(const T *a, const T *b, T *sum, T *y, row_norm n, int 
   norm_held(n, in, y, row);
 }
 
-/* ---- backward: dx, and partial sums of dy xhat and of dy over the rows of a block ---- */
+/* ---- the coming rows lie in shared memory ----
+ *
+ * As in norm_grad.cu: a block stays on a multiprocessor, bulk copies bring the rows, and weights stay in
+ * registers for all of them, which are four times the bytes of a row of bfloat16. */
 
-struct norm_back {
-  const T *dy, *x;
-  const float *w, *mean, *rstd; /* mean may be NULL (0) */
-  T *dx;                        /* may be NULL, or where dy is */
-  float *dw, *db;               /* [blocks, cols]; may be NULL */
-  int layer, add;
-  i64 rows, cols, step; /* step: rows of a block */
-};
-
-struct back_in {
-  uint4 above[HELD_BACKWARD], x[HELD_BACKWARD]; /* dy and x */
-  float mean, rstd;
-};
-
-__device__ inline void read_row(const norm_back &n, i64 row, back_in &in) {
-  in.mean = n.mean ? n.mean[row] : 0.0f;
-  in.rstd = n.rstd[row];
-#pragma unroll
-  for (int j = 0; j < HELD_BACKWARD; j++) {
-    int at = (int)threadIdx.x + j * (int)blockDim.x;
-    if (at >= (int)(n.cols / VEC)) continue;
-    in.above[j] = load_vector(n.dy + row * n.cols + at * VEC);
-    in.x[j] = load_vector(n.x + row * n.cols + at * VEC);
+#if __CUDA_ARCH__ >= 900
+template <int HELD, bool LAYER>
+__device__ inline void norm_ring(const T *x, T *y, const row_norm &n, int stages, i64 rows) {
+  __shared__ float part[RING_WARPS * 2];
+  __shared__ __align__(8) u64 full[RING_WARPS][MAX_STAGES];
+  extern __shared__ __align__(128) uint4 space[];
+  i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
+  int vectors = (int)n.cols / VEC, turn = 0;
+  row_ring r = {space + threadIdx.y * stages * vectors, full[threadIdx.y], 1, vectors};
+  float w[HELD][VEC], b[LAYER ? HELD : 1][VEC] = {}, scale = 1.0f / (float)n.cols;
+  if (threadIdx.x == 0) {
+    ring_begin(r, stages);
+    for (int s = 0; s < stages && row + s * step < rows; s++)
+      fetch_row(r, s, (row + s * step) * n.cols, x, nullptr, nullptr);
   }
-}
-
-/* With xhat = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - xhat mean(g xhat)), that is
- * rstd g - far - near x; no mean(g) for RMSNorm. g is kept, so that the weights are read once. dw, db: the
- * thread's running sums. */
-__device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
-                                float (&dw)[HELD_BACKWARD][VEC], float (&db)[HELD_BACKWARD][VEC]) {
-  int vectors = (int)(n.cols / VEC);
-  uint4 old[HELD_BACKWARD];
-  float g[HELD_BACKWARD][VEC], d[VEC], x[VEC], shift = -in.mean * in.rstd;
-  float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-  for (int j = 0; j < HELD_BACKWARD; j++) {
+  for (int j = 0; j < HELD; j++) {
     int at = (int)threadIdx.x + j * (int)blockDim.x;
-    if (at >= vectors) continue;
-    load_floats(n.w + at * VEC, g[j]);
-    unpack(in.above[j], d), unpack(in.x[j], x);
-    for (int i = 0; i < VEC; i++) {
-      float xhat = fmaf(x[i], in.rstd, shift);
-      g[j][i] *= d[i];
-      sum.x += g[j][i], sum.y = fmaf(g[j][i], xhat, sum.y);
-      dw[j][i] = fmaf(d[i], xhat, dw[j][i]), db[j][i] += d[i];
-    }
-    if (n.add) old[j] = load_vector(n.dx + row * n.cols + at * VEC);
-  }
-  if (!n.dx) return;
-  sum = group_sum(sum);
-  float mean_gx = sum.y / (float)n.cols, near = in.rstd * in.rstd * mean_gx;
-  float far = in.rstd * ((n.layer ? sum.x / (float)n.cols : 0.0f) + shift * mean_gx);
-#pragma unroll
-  for (int j = 0; j < HELD_BACKWARD; j++) {
-    int at = (int)threadIdx.x + j * (int)blockDim.x;
-    if (at >= vectors) continue;
-    unpack(in.x[j], x);
-    for (int i = 0; i < VEC; i++) d[i] = fmaf(-near, x[i], fmaf(in.rstd, g[j][i], -far));
-    if (n.add) {
-      unpack(old[j], x);
-      for (int i = 0; i < VEC; i++) d[i] += x[i];
-    }
-    store_vector(n.dx + row * n.cols + at * VEC, d);
-  }
-}
-
-/* The groups' sums of a column, added in order, into the block's row of the partial sums. */
-__device__ inline void add_groups(const float (&mine)[HELD_BACKWARD][VEC], float *partial, i64 cols) {
-  __shared__ float part[THREADS * HELD_BACKWARD * VEC]; /* one group, which needs none, may be larger */
-  bool alone = blockDim.y == 1;
-  if (!partial) return;
-  for (int j = 0; j < HELD_BACKWARD; j++)
-    for (int i = 0; i < VEC; i++) {
-      i64 col = (threadIdx.x + j * blockDim.x) * VEC + i;
-      if (col < cols && alone) partial[blockIdx.x * cols + col] = mine[j][i];
-      if (col < cols && !alone) part[threadIdx.y * cols + col] = mine[j][i];
-    }
-  if (alone) return;
-  __syncthreads();
-  for (i64 col = threadIdx.y * blockDim.x + threadIdx.x; col < cols; col += THREADS) {
-    float sum = part[col];
-    for (unsigned g = 1; g < blockDim.y; g++) sum += part[g * cols + col];
-    partial[blockIdx.x * cols + col] = sum;
+    if (at < vectors) load_floats(n.w + at * VEC, w[j]);
+    if (LAYER && n.b && at < vectors) load_floats(n.b + at * VEC, b[LAYER ? j : 0]);
   }
   __syncthreads();
+  for (int s = 0, parity = 0; row < rows; row += step) {
+    uint4 in[HELD];
+    float v[VEC], mean = 0.0f, sum[1] = {};
+    ring_wait(r, s, parity);
+#pragma unroll
+    for (int j = 0; j < HELD; j++) {
+      int at = (int)threadIdx.x + j * (int)blockDim.x;
+      in[j] = at < vectors ? r.space[s * vectors + at] : make_uint4(0, 0, 0, 0);
+    }
+    if (LAYER) {
+#pragma unroll
+      for (int j = 0; j < HELD; j++) {
+        unpack(in[j], v);
+        for (int i = 0; i < VEC; i++) sum[0] += v[i];
+      }
+      group_sums(sum, part, turn++);
+      mean = sum[0] * scale, sum[0] = 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < HELD; j++) {
+      unpack(in[j], v);
+      for (int i = 0; i < VEC && (int)threadIdx.x + j * (int)blockDim.x < vectors; i++)
+        sum[0] = fmaf(v[i] - mean, v[i] - mean, sum[0]);
+    }
+    group_sums(sum, part, turn++);
+    if (threadIdx.x == 0 && row + stages * step < rows)
+      fetch_row(r, s, (row + stages * step) * n.cols, x, nullptr, nullptr);
+    if (++s == stages) s = 0, parity ^= 1;
+    float rstd = 1.0f / sqrtf(sum[0] * scale + n.eps);
+#pragma unroll
+    for (int j = 0; j < HELD; j++) {
+      int at = (int)threadIdx.x + j * (int)blockDim.x;
+      unpack(in[j], v);
+      for (int i = 0; i < VEC; i++)
+        v[i] = LAYER ? fmaf((v[i] - mean) * rstd, w[j][i], b[LAYER ? j : 0][i]) : v[i] * rstd * w[j][i];
+      if (at < vectors) store_vector(y + row * n.cols + at * VEC, v);
+    }
+    keep_statistics(n, row, mean, rstd);
+  }
 }
+#else /* not launched */
+template <int HELD, bool LAYER>
+__device__ inline void norm_ring(const T *x, T *y, const row_norm &n, int stages, i64 rows) {}
+#endif
 
-/* A row of any length: a thread always has the same columns, so the block's partial sums need no barrier. */
-__device__ inline void back_row_unheld(const norm_back &n, i64 row, bool first) {
-  float rstd = n.rstd[row], shift = n.mean ? -n.mean[row] * rstd : 0.0f;
-  float2 sum = make_float2(0.0f, 0.0f);
-  i64 base = row * n.cols, part = blockIdx.x * n.cols;
-  for (i64 i = threadIdx.x; i < n.cols; i += blockDim.x) {
-    float d = get(n.dy + base + i), g = d * n.w[i], xhat = fmaf(get(n.x + base + i), rstd, shift);
-    sum.x += g, sum.y = fmaf(g, xhat, sum.y);
-    if (n.dw) n.dw[part + i] = first ? d * xhat : fmaf(d, xhat, n.dw[part + i]);
-    if (n.db) n.db[part + i] = first ? d : n.db[part + i] + d;
-  }
-  if (!n.dx) return;
-  sum = group_sum(sum);
-  float mean_g = n.layer ? sum.x / (float)n.cols : 0.0f, mean_gx = sum.y / (float)n.cols;
-  for (i64 i = threadIdx.x; i < n.cols; i += blockDim.x) {
-    float xhat = fmaf(get(n.x + base + i), rstd, shift);
-    float d = rstd * (get(n.dy + base + i) * n.w[i] - mean_g - xhat * mean_gx);
-    put(n.dx + base + i, n.add ? get(n.dx + base + i) + d : d);
-  }
+KERNEL(rms_ring_2, 512)(const T *x, T *y, row_norm n, int stages, i64 rows) {
+  follow();
+  norm_ring<2, false>(x, y, n, stages, rows);
 }
-
-/* grid: ceil(rows / step) */
-KERNEL(norm_grad, 2 * THREADS)(norm_back n, int held) {
-  i64 begin = blockIdx.x * n.step, end = begin + n.step < n.rows ? begin + n.step : n.rows;
-  if (!held) {
-    for (i64 row = begin; row < end; row++) back_row_unheld(n, row, row == begin);
-    return;
-  }
-  float dw[HELD_BACKWARD][VEC] = {}, db[HELD_BACKWARD][VEC] = {};
-  back_in in, next;
-  i64 row = begin + threadIdx.y;
-  if (row < end) read_row(n, row, in);
-  for (; row < end; row += blockDim.y) {
-    if (T_IS_BF16 && row + blockDim.y < end)
-      read_row(n, row + blockDim.y, next); /* fp32: no registers left */
-    back_row(n, row, in, dw, db);
-    if (!T_IS_BF16 && row + blockDim.y < end) read_row(n, row + blockDim.y, next);
-    in = next;
-  }
-  add_groups(dw, n.dw, n.cols);
-  add_groups(db, n.db, n.cols);
+KERNEL(rms_ring_3, 512)(const T *x, T *y, row_norm n, int stages, i64 rows) {
+  follow();
+  norm_ring<3, false>(x, y, n, stages, rows);
+}
+KERNEL(layer_ring_2, 512)(const T *x, T *y, row_norm n, int stages, i64 rows) {
+  follow();
+  norm_ring<2, true>(x, y, n, stages, rows);
+}
+KERNEL(layer_ring_3, 512)(const T *x, T *y, row_norm n, int stages, i64 rows) {
+  follow();
+  norm_ring<3, true>(x, y, n, stages, rows);
 }

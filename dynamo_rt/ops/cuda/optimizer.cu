@@ -71,6 +71,7 @@ __device__ inline void one_element(const adamw_state &s, const float *g, const a
 SINGLE_KERNEL(adamw, FLAT)
 (adamw_state s, const float *g, const float *lr_in, const i64 *step_in, const float *norm,
  const float *factor, adamw_params a, u64 site, adamw_state copy, unsigned short *compute, i64 n) {
+  follow();
   __shared__ float decay, step_size, bias2;
   u64 step = (u64)*step_in;
   if (threadIdx.x == 0) {

@@ -8,6 +8,7 @@ enum { TILE = 32, LANES = 32, AT_ONCE = 8 };
  * l, l + LANES ... and the lanes are added in order. */
 SINGLE_KERNEL(sum_partials, TILE *LANES)
 (const float *partial, float *sum, const float *partial2, float *sum2, int chunks, i64 cols, int add) {
+  follow();
   __shared__ float part[LANES][TILE + 1];
   i64 col = (i64)blockIdx.x * TILE + threadIdx.x;
   const float *in = blockIdx.y ? partial2 : partial;
@@ -27,6 +28,7 @@ SINGLE_KERNEL(sum_partials, TILE *LANES)
 
 /* loss = factor sum(nll), in double; one block */
 SINGLE_KERNEL(sum_nll, 1024)(const float *nll, const float *factor, float *loss, i64 rows) {
+  follow();
   double sum = 0;
   for (i64 r = threadIdx.x; r < rows; r += blockDim.x) sum += (double)nll[r];
   sum = block_sum(sum);
@@ -40,6 +42,7 @@ __device__ inline double square(float x) {
 /* partial[b]: sum of squares of elements [b chunk, (b + 1) chunk) in double; chunk is a multiple of FLAT * 4
  * * AT_ONCE. */
 SINGLE_KERNEL(square_partial, FLAT)(const float *grad, double *partial, i64 n, i64 chunk) {
+  follow();
   i64 begin = blockIdx.x * chunk, end = begin + chunk < n ? begin + chunk : n;
   double sum = 0;
   if (end - begin == chunk && aligned(grad)) {
@@ -59,6 +62,7 @@ SINGLE_KERNEL(square_partial, FLAT)(const float *grad, double *partial, i64 n, i
 
 /* One block: their sum, in a fixed order. */
 SINGLE_KERNEL(sum_squares, 1024)(const double *partial, double *squares, i64 chunks) {
+  follow();
   double sum = 0;
   for (i64 i = threadIdx.x; i < chunks; i += 1024 * AT_ONCE) {
     double x[AT_ONCE];
@@ -71,6 +75,7 @@ SINGLE_KERNEL(sum_squares, 1024)(const double *partial, double *squares, i64 chu
 
 /* One thread: norm, and the factor min(1, max_norm / (norm + 1e-6)); max_norm 0: 1. */
 SINGLE_KERNEL(clip_factor, 32)(const double *squares, float *norm_out, float *factor_out, double max_norm) {
+  follow();
   if (threadIdx.x != 0) return;
   double norm = sqrt(*squares), factor = max_norm > 0 ? max_norm / (norm + 1e-6) : 1.0;
   *norm_out = (float)norm;

@@ -4,6 +4,7 @@
 #if !T_IS_BF16 /* of no type */
 /* positions [rows] -> table [rows, 2 half]: cosines, then sines */
 SINGLE_KERNEL(rope_table, FLAT)(const int *positions, float *table, double theta, i64 rows, i64 half) {
+  follow();
   i64 n = rows * half;
   for (i64 k = grid_index(); k < n; k += grid_stride()) {
     i64 r = k / half, i = k - r * half;
@@ -59,6 +60,7 @@ __device__ inline void turn_row(const T *x, const float *table, T *y, const rope
 /* table [rows, 2 half]. The columns behind the heads are copied, unless y is x. blockDim.z rows a block;
  * vectors: blockDim.x is the vectors of half a head. */
 KERNEL_RESIDENT(rope, FLAT, 5)(const T *x, const float *table, T *y, rope_params p, int vectors) {
+  follow();
   i64 row = (i64)blockIdx.x * blockDim.z + threadIdx.z, rotated = (i64)p.heads * 2 * p.half;
   if (row >= p.rows) return;
   x += row * p.cols, y += row * p.cols, table += row * 2 * p.half;
