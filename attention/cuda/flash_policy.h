@@ -17,11 +17,12 @@ typedef enum fx_flash_part { FX_FLASH_FWD, FX_FLASH_KEYS, FX_FLASH_ROWS, FX_FLAS
 typedef struct fx_flash_plan {
   int32_t D;
   fx_flash_part part;
-  int32_t groups; /* warpgroups of a CTA: 1 or 2 */
-  int32_t step;   /* keys, in FX_FLASH_KEYS rows, of a step: 64 or 128 */
-  int32_t stages; /* slots of the ring */
-  int32_t ctas;   /* of a multiprocessor: bounds the registers */
-  int32_t turns;  /* 1: two warpgroups issue their products in turns; forward only */
+  int32_t groups;   /* warpgroups of a CTA: 1 or 2 */
+  int32_t step;     /* keys, in FX_FLASH_KEYS rows, of a step: 64 or 128 */
+  int32_t stages;   /* slots of the ring */
+  int32_t ctas;     /* of a multiprocessor: bounds the registers */
+  int32_t turns;    /* 1: two warpgroups issue their products in turns; forward only */
+  int32_t producer; /* 1: one more warpgroup, which copies; with one CTA a multiprocessor */
 } fx_flash_plan;
 
 /* The plans of the parts that a key's pass has; NULL elsewhere, and everywhere where mma.sync serves it.
@@ -29,6 +30,8 @@ typedef struct fx_flash_plan {
 bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_plan *plans[FX_FLASH_PARTS]);
 /* Bytes of dynamic shared memory of a plan's kernel. */
 unsigned fx_flash_plan_shared(const fx_flash_plan *plan);
+/* Threads of a CTA. */
+unsigned fx_flash_plan_threads(const fx_flash_plan *plan);
 
 #ifdef __cplusplus
 }

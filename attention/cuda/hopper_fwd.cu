@@ -24,8 +24,12 @@ FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, uint32_t slot) 
                      c->list->step[i] / 2 * FX_STEP, barrier);
 }
 FX_DEVICE void leave(const forward_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+#if FX_PRODUCER
+  ring_leave(c->slots, kind, slot);
+#else
   if (ring_leave(c->slots, kind, slot) && i + FX_STAGES < count) fill(c, kind, i + FX_STAGES, slot);
   __syncwarp();
+#endif
 }
 
 /* Scores of a variant to base 2, -inf where not visible; plain scores stay raw. */
@@ -112,12 +116,14 @@ FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forwa
   uint32_t p[NB / 2][4];
   int32_t group = my_group();
   ring_place value = *at; /* of the step whose P is at hand; *at is that of the scores */
+#if !FX_PRODUCER
   if (threadIdx.x == 0)
     for (int i = 0; i < FX_STAGES && i < count; i++) {
       fill(c, KEY_RING, i, (at->slot + i) % FX_STAGES);
       fill(c, VALUE_RING, i, (at->slot + i) % FX_STAGES);
     }
   __syncwarp();
+#endif
   barrier_wait(shared_address(&c->slots->block), 0);
   ring_wait(c->slots, KEY_RING, at);
   wgmma_fence();
@@ -157,6 +163,60 @@ FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forwa
   leave(c, VALUE_RING, count - 1, value.slot, count);
 }
 
+/* What a CTA works on; `span` as block_span leaves it. */
+typedef struct forward_work {
+  int32_t block, h, b;
+  const int32_t *span;
+} forward_work;
+
+#if FX_PRODUCER
+/* The slots of both rings, each by a thread of its own. */
+FX_DEVICE void produce(const forward_block *c, step_list *list) {
+  int32_t kind = threadIdx.x % 128 / 32;
+  bool mine = kind < RINGS && threadIdx.x % 32 == 0;
+  ring_place at = {0, 0};
+  for (int32_t first = 0; first < c->args->T_kv; first += CONSUMERS * FX_STEP) {
+    int32_t count = steps_keep(list, 0, EMPTY);
+    for (int32_t i = 0; mine && i < count; i++) {
+      ring_refill(c->slots, kind, &at);
+      fill(c, kind, i, at.slot);
+      ring_next(&at);
+    }
+    __syncthreads();
+  }
+}
+#endif
+
+FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list *list) {
+  const fx_flash_args *args = c->args;
+  int32_t t = w->block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  float o[DB][4];
+  forward_rows rows;
+  clear(o);
+  for (int r = 0; r < 2; r++)
+    rows.m[r] = -FX_INF, rows.l[r] = 0.0f, rows.row[r] = row_load(args, w->b, w->h, t + 8 * r);
+#if FX_PARTIAL
+  state_load(args, w->b, w->h, t, &rows, o);
+#endif
+  if (my_group() == 1) turn_give(1);
+  ring_place at = {0, 0};
+  for (int32_t first = 0; first * FX_STEP < args->T_kv; first += CONSUMERS) {
+    int32_t mine = first + threadIdx.x;
+    int32_t count = steps_keep(
+        list, mine, row_step_kind(args, w->b, w->h, w->block * (BLOCK_ROWS / ROWS), w->span, mine * FX_STEP));
+    if (count > 0) walk(c, &at, count, &rows, o);
+    __syncthreads();
+  }
+  barrier_wait(shared_address(&c->slots->block), 0); /* also where there was no step */
+#if FX_PARTIAL
+  state_store(args, w->b, w->h, t, &rows, o);
+#else
+  float inverse[2];
+  finish_rows(args, w->b, w->h, t, &rows, inverse);
+  store_tile(&c->maps->out, w->b, w->h, (w->block * FX_GROUPS + my_group()) * 64, c->q, inverse, o);
+#endif
+}
+
 /* grid (blocks up to Tpad, H, B) */
 extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     flex_fwd(const __grid_constant__ fx_flash_args a, const __grid_constant__ fx_flash_maps maps) {
@@ -164,42 +224,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ ring slots;
   __shared__ step_list list;
   __shared__ int32_t span[4];
-  int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
-  int32_t t = block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
+  forward_work w = {(int32_t)(gridDim.x - 1 - blockIdx.x), (int32_t)blockIdx.y, (int32_t)blockIdx.z, span};
+  if (adds_nothing(&a, w.b, w.h, w.block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory);
-  forward_block c = {&a, &maps, &slots, &list, b, h, h / (a.H / a.K), q + group * BOX, q + BLOCK_BYTES};
-  float o[DB][4];
-  forward_rows rows;
+  forward_block c = {
+      &a, &maps, &slots, &list, w.b, w.h, w.h / (a.H / a.K), q + my_group() * BOX, q + BLOCK_BYTES};
   if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v);
   ring_init(&slots);
   if (threadIdx.x == 0) {
     barrier_expect(shared_address(&slots.block), BLOCK_BYTES);
-    copy_tile<BLOCK_ROWS>(q, &maps.q, b, h, block * BLOCK_ROWS, shared_address(&slots.block));
+    copy_tile<BLOCK_ROWS>(q, &maps.q, w.b, w.h, w.block * BLOCK_ROWS, shared_address(&slots.block));
   }
-  clear(o);
-  for (int r = 0; r < 2; r++)
-    rows.m[r] = -FX_INF, rows.l[r] = 0.0f, rows.row[r] = row_load(&a, b, h, t + 8 * r);
-#if FX_PARTIAL
-  state_load(&a, b, h, t, &rows, o);
-#endif
-  if (!a.runs) block_span(&a, b, h, block * BLOCK_ROWS, span);
-  if (group == 1) turn_give(1);
-  ring_place at = {0, 0};
-  int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
-  for (int32_t first = 0; first < candidates; first += THREADS) {
-    int32_t mine = first + threadIdx.x;
-    int32_t count =
-        steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
-    if (count > 0) walk(&c, &at, count, &rows, o);
-    __syncthreads();
+  if (!a.runs) block_span(&a, w.b, w.h, w.block * BLOCK_ROWS, span);
+#if FX_PRODUCER
+  if (my_group() == FX_GROUPS) {
+    registers_give();
+    produce(&c, &list);
+  } else {
+    registers_take();
+    consume(&c, &w, &list);
   }
-  barrier_wait(shared_address(&slots.block), 0); /* also where there was no step */
-#if FX_PARTIAL
-  state_store(&a, b, h, t, &rows, o);
 #else
-  float inverse[2];
-  finish_rows(&a, b, h, t, &rows, inverse);
-  store_tile(&maps.out, b, h, (block * FX_GROUPS + group) * 64, c.q, inverse, o);
+  consume(&c, &w, &list);
 #endif
 }

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
  *
- * A CTA is one or two warpgroups of 64 rows each and nobody else: a producer warp would cost registers of its
- * part of the multiprocessor. The last warp that leaves a slot of the ring refills it, so nobody waits for
- * anybody but for data. Which steps there are is found for as many candidates as there are threads at a time.
+ * A CTA is one or two warpgroups of 64 rows each. With FX_PRODUCER there is one more, which gives its
+ * registers to them and fills the slots of the ring, so that who leaves a slot says so and goes on. Without,
+ * the last warp that leaves a slot refills it: several CTAs a multiprocessor hide what that takes, and need
+ * the registers. Which steps there are is found for as many candidates as there are threads that compute.
  *
- * The host defines FX_GROUPS (warpgroups), FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a
- * multiprocessor). */
-enum { THREADS = 128 * FX_GROUPS, WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS };
+ * The host defines FX_GROUPS (warpgroups that compute), FX_STEP (keys, or rows, of a step), FX_STAGES,
+ * FX_CTAS (of a multiprocessor), FX_PRODUCER. */
+enum { CONSUMERS = 128 * FX_GROUPS, THREADS = CONSUMERS + 128 * FX_PRODUCER };
+enum { WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS }; /* of those that compute */
 enum { COLUMN_BLOCKS = (FX_D + 63) / 64 };
 enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
 
 /* ---- barriers ---- */
 
-FX_DEVICE void barrier_init(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+FX_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 FX_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -33,12 +35,14 @@ FX_DEVICE uint64_t nanoseconds(void) {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
-/* A copy that never arrives is an error of the launch, not a GPU that hangs. */
+/* A copy that never arrives is an error of the launch, not a GPU that hangs: a store to nowhere, because with
+ * a trap in the kernel ptxas gives no part of it more registers than it has at entry. */
 FX_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
   if (barrier_try(barrier, parity)) return;
   uint64_t begin = nanoseconds();
   while (!barrier_try(barrier, parity))
-    if (nanoseconds() - begin > 2000000000ull) __trap();
+    if (nanoseconds() - begin > 2000000000ull)
+      asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(0) : "memory");
 }
 
 /* ---- copies ---- */
@@ -116,14 +120,25 @@ FX_DEVICE uint32_t tiles_begin(const char *memory) {
 enum { RINGS = 2 };
 typedef struct ring {
   uint64_t full[RINGS][FX_STAGES], block;
+#if FX_PRODUCER
+  uint64_t left[RINGS][FX_STAGES];
+#else
   uint32_t left[RINGS][FX_STAGES];
+#endif
 } ring;
 
 FX_DEVICE void ring_init(ring *r) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < RINGS; i++)
-      for (int s = 0; s < FX_STAGES; s++) barrier_init(shared_address(&r->full[i][s])), r->left[i][s] = 0;
-    barrier_init(shared_address(&r->block));
+      for (int s = 0; s < FX_STAGES; s++) {
+        barrier_init(shared_address(&r->full[i][s]), 1);
+#if FX_PRODUCER
+        barrier_init(shared_address(&r->left[i][s]), WARPS);
+#else
+        r->left[i][s] = 0;
+#endif
+      }
+    barrier_init(shared_address(&r->block), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -142,6 +157,27 @@ FX_DEVICE void ring_wait(const ring *r, int kind, const ring_place *at) {
 FX_DEVICE uint32_t tile_at(uint32_t ring, int kind, uint32_t slot) {
   return ring + (slot * RINGS + kind) * STEP_BYTES;
 }
+#if FX_PRODUCER
+/* This warp has read a slot. */
+FX_DEVICE void ring_leave(ring *r, int kind, uint32_t slot) {
+  if (threadIdx.x % 32 == 0)
+    asm volatile(
+        "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&r->left[kind][slot]))
+        : "memory");
+}
+/* All warps have read what was in the slot; one thread of the producer. */
+FX_DEVICE void ring_refill(const ring *r, int kind, const ring_place *at) {
+  barrier_wait(shared_address(&r->left[kind][at->slot]), at->parity ^ 1);
+}
+/* Registers of the producer's threads for those that compute: as many as THREADS, with one CTA a
+ * multiprocessor, leave. */
+FX_DEVICE void registers_give(void) {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+}
+FX_DEVICE void registers_take(void) {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+}
+#else
 /* This warp has read a slot; true in the one thread that is to refill it. Nothing has to be ordered but
  * reads that are complete: products by wgmma_wait, loads by the use of their values. */
 FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
@@ -153,12 +189,13 @@ FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
                : "memory");
   return before == WARPS - 1;
 }
+#endif
 
 /* ---- the steps of a CTA ---- */
 
 typedef struct step_list {
-  int32_t step[THREADS]; /* 2 * candidate + (it is full) */
-  int32_t warp[WARPS];
+  int32_t step[CONSUMERS]; /* 2 * candidate + (it is full) */
+  int32_t warp[THREADS / 32];
 } step_list;
 
 /* Keeps those of the threads' candidates that are not EMPTY, in order; returns how many. All threads call it,
@@ -168,7 +205,7 @@ FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
   int32_t before = 0, all = 0;
   if (lane == 0) list->warp[threadIdx.x / 32] = __popc(kept);
   __syncthreads();
-  for (int32_t w = 0; w < WARPS; w++) {
+  for (int32_t w = 0; w < THREADS / 32; w++) {
     if (w < (int32_t)threadIdx.x / 32) before += list->warp[w];
     all += list->warp[w];
   }

@@ -76,7 +76,7 @@ static const struct {
   int stack[2];
   bool serial;
 } g_hopper[] = {{"flex_fwd", 64, {16, 16}, false},     {"flex_fwd", 96, {0, 0}, false},
-                {"flex_fwd", 128, {0, 0}, false},      {"flex_fwd", 256, {0, 0}, false},
+                {"flex_fwd", 128, {0, 8}, false},      {"flex_fwd", 256, {0, 0}, false},
                 {"flex_bwd_keys", 64, {16, 48}, true}, {"flex_bwd_keys", 96, {0, 0}, false},
                 {"flex_bwd_keys", 128, {0, 0}, false}, {"flex_bwd_rows", 64, {0, 0}, false},
                 {"flex_bwd_rows", 96, {0, 0}, false},  {"flex_bwd_rows", 128, {0, 0}, false}};
