@@ -80,6 +80,7 @@ static void append_mma(FILE *out, bool backward) {
 }
 
 static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const plans[FX_FLASH_PARTS]) {
+  static const char *const kernels[FX_FLASH_PARTS] = {"hopper_fwd.cu", "hopper_keys.cu", "hopper_rows.cu"};
   append_file(out, "flash_tile.cuh");
   append_file(out, backward ? "flash_prepare.cuh" : "flash_rows.cuh");
   append_file(out, "hopper_wgmma.cuh");
@@ -87,16 +88,13 @@ static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const p
     const fx_flash_plan *plan = plans[part];
     if (!plan) continue;
     fprintf(out,
-            "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define "
-            "FX_CTAS %d\n"
+            "namespace part%d {\n#define FX_STEP %d\n#define FX_STAGES %d\n#define FX_CTAS %d\n"
             "#define FX_GROUPS %d\n#define FX_TURNS %d\n",
-            part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns);
+            part, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns);
     append_file(out, "hopper_tile.cuh");
     if (backward) append_file(out, "hopper_pair.cuh");
-    append_file(out, backward ? "hopper_bwd.cu" : "hopper_fwd.cu");
-    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef "
-          "FX_TURNS\n",
-          out);
+    append_file(out, kernels[part]);
+    fputs("}\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef FX_TURNS\n", out);
   }
 }
 
