@@ -18,16 +18,18 @@ FX_DEVICE int32_t head_of(const keys_block *c, int32_t step) {
   return c->head * (c->args->H / c->args->K) + step / 2 / c->blocks;
 }
 
-/* Q, dO and the rows' words; one thread. */
-FX_DEVICE void fill(const keys_block *c, int32_t i, uint32_t slot) {
+/* Q with the rows' words, and dO; one thread. */
+FX_DEVICE void fill(const keys_block *c, int kind, int32_t i, uint32_t slot) {
   const fx_flash_args *args = c->args;
+  bool q = carries(kind, 0), dout = carries(kind, 1);
   int32_t h = head_of(c, c->list->step[i]), t = c->list->step[i] / 2 % c->blocks * FX_STEP;
-  uint32_t barrier = shared_address(&c->slots->full[0][slot]);
+  uint32_t barrier = shared_address(&c->slots->full[kind][slot]);
   float(*words)[FX_STEP] = c->rows[slot];
   int64_t place = ((int64_t)c->b * args->H + h) * args->Tpad + t;
-  barrier_expect(barrier, 2 * STEP_BYTES + ROW_WORDS * FX_STEP * 4);
-  copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->q, c->b, h, t, barrier);
-  copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->dout, c->b, h, t, barrier);
+  barrier_expect(barrier, (q + dout) * STEP_BYTES + (q ? ROW_WORDS * FX_STEP * 4 : 0));
+  if (q) copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->q, c->b, h, t, barrier);
+  if (dout) copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->dout, c->b, h, t, barrier);
+  if (!q) return;
   copy_words(shared_address(words[0]), args->lse2 + place, FX_STEP * 4, barrier);
   copy_words(shared_address(words[1]), args->delta + place, FX_STEP * 4, barrier);
 #if FX_R > 0
@@ -39,8 +41,8 @@ FX_DEVICE void fill(const keys_block *c, int32_t i, uint32_t slot) {
   }
 #endif
 }
-FX_DEVICE void leave(const keys_block *c, int32_t i, uint32_t slot, int32_t count) {
-  if (ring_leave(c->slots, 0, slot) && i + FX_STAGES < count) fill(c, i + FX_STAGES, slot);
+FX_DEVICE void leave(const keys_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, kind, slot) && i + slots_of(kind) < count) fill(c, kind, i + slots_of(kind), slot);
   __syncwarp();
 }
 
@@ -72,7 +74,8 @@ FX_DEVICE keys_pair pair_at(const keys_block *c, const float (*words)[FX_STEP], 
   return pair;
 }
 
-/* s becomes P^T; with slopes or tables also dp becomes dS^T. */
+/* s becomes P^T; with slopes or tables also dp becomes dS^T, or, where it is still to come, what it will have
+ * to be multiplied by. */
 template <bool CHECK>
 FX_DEVICE void keys_weights(const keys_block *c, const float (*words)[FX_STEP], int32_t h, int32_t t,
                             float (&s)[NB][4], float (&dp)[NB][4]) {
@@ -93,6 +96,8 @@ FX_DEVICE void keys_weights(const keys_block *c, const float (*words)[FX_STEP], 
       if (p != 0.0f) fx_tables(args, c->b, h, pair.position, pair.kv, raw * args->scale, df);
 #endif
       dp[n][e] = p == 0.0f ? 0.0f : df * slope;
+#elif FX_SHARE
+      dp[n][e] = !FX_HAS_SLOPE ? p : p == 0.0f ? 0.0f : p * slope;
 #endif
     }
 }
@@ -105,6 +110,124 @@ FX_DEVICE void keys_gradients(const float (*words)[FX_STEP], const float (&s)[NB
       dp[n][e] = pair_gradient(s[n][e], dp[n][e], words[1][n * 8 + threadIdx.x % 4 * 2 + e % 2]);
 }
 
+#if FX_SHARE
+/* Two warpgroups for 64 keys, whose dK and dV would fill all registers of one: the first makes S^T, dS^T and
+ * dK from Q, the second dP^T and dV from dO. P^T and dP^T change hands in shared memory, a thread's elements
+ * to the thread in the same place.
+ *
+ * The products of a step take turns, S | dP | dV | dK: the second warpgroup waits for S before it begins, so
+ * that P is made while dP runs, and dS while dV does. Without that both would be done at the same time, and
+ * the tensor cores wait for P.
+ *
+ * Everybody passes each of these barriers once a step, and another one before the same again: no arrival is
+ * ever one too many. */
+enum { SCORES_DONE = 3, WEIGHTS_WANTED, WEIGHTS_GIVEN, GRADIENTS_GIVEN };
+typedef struct exchange {
+  uint4 weights[NB / 2][128]; /* P^T, packed as an operand */
+  float4 gradients[NB][128];  /* dP^T */
+} exchange;
+
+template <int BARRIER> FX_DEVICE void announce(void) {
+  asm volatile("bar.arrive %0, 256;" ::"n"(BARRIER) : "memory");
+}
+template <int BARRIER> FX_DEVICE void await(void) {
+  asm volatile("bar.sync %0, 256;" ::"n"(BARRIER) : "memory");
+}
+
+FX_DEVICE void give_weights(exchange *between, const uint32_t (&p)[NB / 2][4]) {
+  await<WEIGHTS_WANTED>();
+#pragma unroll
+  for (int n = 0; n < NB / 2; n++)
+    between->weights[n][threadIdx.x % 128] = make_uint4(p[n][0], p[n][1], p[n][2], p[n][3]);
+  announce<WEIGHTS_GIVEN>();
+}
+FX_DEVICE void take_weights(const exchange *between, uint32_t (&p)[NB / 2][4]) {
+  await<WEIGHTS_GIVEN>();
+#pragma unroll
+  for (int n = 0; n < NB / 2; n++) {
+    uint4 taken = between->weights[n][threadIdx.x % 128];
+    p[n][0] = taken.x, p[n][1] = taken.y, p[n][2] = taken.z, p[n][3] = taken.w;
+  }
+}
+/* Nobody reads the former ones any more: their step's dK was issued before the scores that were waited for.
+ */
+FX_DEVICE void give_gradients(exchange *between, const float (&dp)[NB][4]) {
+#pragma unroll
+  for (int n = 0; n < NB; n++)
+    between->gradients[n][threadIdx.x % 128] = make_float4(dp[n][0], dp[n][1], dp[n][2], dp[n][3]);
+  announce<GRADIENTS_GIVEN>();
+}
+FX_DEVICE void take_gradients(const exchange *between, float (&dp)[NB][4]) {
+  await<GRADIENTS_GIVEN>();
+#pragma unroll
+  for (int n = 0; n < NB; n++) {
+    float4 taken = between->gradients[n][threadIdx.x % 128];
+    dp[n][0] = taken.x, dp[n][1] = taken.y, dp[n][2] = taken.z, dp[n][3] = taken.w;
+  }
+}
+
+FX_DEVICE void scores_walk(const keys_block *c, exchange *between, ring_place *at, int32_t count,
+                           float (&dk)[DB][4]) {
+  float s[NB][4], dp[NB][4];
+  uint32_t p[NB / 2][4], before = 0;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t step = c->list->step[i], h = head_of(c, step), t = step / 2 % c->blocks * FX_STEP;
+    const float(*words)[FX_STEP] = c->rows[at->slot];
+    uint32_t q = tile_at(c->ring, 0, at->slot);
+    ring_wait(c->slots, 0, at);
+    product<BLOCK_ROWS>(s, c->k, q);
+    wgmma_wait<1>(dk);
+    if (i > 0) leave(c, 0, i - 1, before, count);
+    wgmma_wait<0>(s);
+    announce<SCORES_DONE>();
+    if (FX_LATE) take_gradients(between, dp);
+    if (step & 1)
+      keys_weights<false>(c, words, h, t, s, dp);
+    else
+      keys_weights<true>(c, words, h, t, s, dp);
+    to_operand(s, p);
+    give_weights(between, p);
+    if (!FX_LATE) take_gradients(between, s), keys_gradients(words, dp, s);
+    to_operand(FX_LATE ? dp : s, p);
+    add_product(dk, p, q);
+    before = at->slot, ring_next(at);
+  }
+  wgmma_wait<0>(dk);
+  leave(c, 0, count - 1, before, count);
+}
+
+FX_DEVICE void values_walk(const keys_block *c, exchange *between, ring_place *at, int32_t count,
+                           float (&dv)[DB][4]) {
+  float dp[NB][4];
+  uint32_t p[NB / 2][4], before = 0;
+  for (int32_t i = 0; i < count; i++) {
+    uint32_t dout = tile_at(c->ring, 1, at->slot);
+    announce<WEIGHTS_WANTED>();
+    ring_wait(c->slots, 1, at);
+    await<SCORES_DONE>();
+    product<BLOCK_ROWS>(dp, c->v, dout);
+    wgmma_wait<1>(dv);
+    if (i > 0) leave(c, 1, i - 1, before, count);
+    wgmma_wait<0>(dp);
+    give_gradients(between, dp);
+    take_weights(between, p);
+    add_product(dv, p, dout);
+    before = at->slot, ring_next(at);
+  }
+  wgmma_wait<0>(dv);
+  leave(c, 1, count - 1, before, count);
+}
+
+/* The list's `count` steps. */
+FX_DEVICE void keys_walk(const keys_block *c, ring_place *at, int32_t count, float (&dk)[DB][4],
+                         float (&dv)[DB][4]) {
+  __shared__ exchange between;
+  if (my_group() == 0)
+    scores_walk(c, &between, at, count, dk);
+  else
+    values_walk(c, &between, at, count, dv);
+}
+#else
 /* The list's `count` steps. */
 FX_DEVICE void keys_walk(const keys_block *c, ring_place *at, int32_t count, float (&dk)[DB][4],
                          float (&dv)[DB][4]) {
@@ -118,7 +241,7 @@ FX_DEVICE void keys_walk(const keys_block *c, ring_place *at, int32_t count, flo
     product<BLOCK_ROWS>(s, c->k, q);
     product<BLOCK_ROWS>(dp, c->v, dout);
     wgmma_wait<1>(s);
-    if (i > 0) leave(c, i - 1, before, count);
+    if (i > 0) leave(c, 0, i - 1, before, count);
     if (FX_LATE) wgmma_wait<0>(dp);
     if (step & 1)
       keys_weights<false>(c, words, h, t, s, dp);
@@ -132,8 +255,9 @@ FX_DEVICE void keys_walk(const keys_block *c, ring_place *at, int32_t count, flo
     before = at->slot, ring_next(at);
   }
   wgmma_wait<0>(dk), pin(dv);
-  leave(c, count - 1, before, count);
+  leave(c, 0, count - 1, before, count);
 }
+#endif
 
 /* What FX_STEP rows from block `step` (of FX_STEP) on see of the CTA's keys. */
 FX_DEVICE int keys_step_kind(const keys_block *c, int32_t candidate, int32_t first_key) {
@@ -160,6 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ step_list list;
   __shared__ __align__(128) float rows[FX_STAGES][ROW_WORDS][FX_STEP];
   int32_t head = blockIdx.x, b = blockIdx.y, first = blockIdx.z * BLOCK_ROWS, group = my_group();
+  int32_t part = FX_SHARE ? 0 : group; /* of the block */
   uint32_t k = tiles_begin(memory), v = k + BLOCK_BYTES, arrived = shared_address(&slots.block);
   keys_block c = {&a,
                   &maps,
@@ -169,11 +294,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
                   b,
                   head,
                   (a.T_q + FX_STEP - 1) / FX_STEP,
-                  first + group * 64,
-                  k + group * BOX,
-                  v + group * BOX,
+                  first + part * 64,
+                  k + part * BOX,
+                  v + part * BOX,
                   v + BLOCK_BYTES};
+#if FX_SHARE
+  float dk[DB][4], (&dv)[DB][4] = dk; /* a thread has one or the other */
+#else
   float dk[DB][4], dv[DB][4];
+#endif
   if (threadIdx.x == 0)
     map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
@@ -190,7 +319,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     int32_t mine = from + threadIdx.x;
     int32_t count = steps_keep(&list, mine, mine < candidates ? keys_step_kind(&c, mine, first) : EMPTY);
     if (threadIdx.x == 0)
-      for (int i = 0; i < FX_STAGES && i < count; i++) fill(&c, i, (at.slot + i) % FX_STAGES);
+      for (int i = 0; i < FX_STAGES && i < count; i++) {
+        fill(&c, 0, i, (at.slot + i) % FX_STAGES);
+        if (FX_APART) fill(&c, 1, i, (at.slot + i) % FX_STAGES);
+      }
     __syncwarp();
     barrier_wait(arrived, 0);
     if (count > 0) keys_walk(&c, &at, count, dk, dv);
@@ -198,6 +330,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     __syncthreads();
   }
   if (FX_PARTIAL && !a.first && !any) return;
-  give_tile(&a, &a.dk, &maps.dk, b, head, c.key, a.T_kv, c.k, a.scale, dk);
-  give_tile(&a, &a.dv, &maps.dv, b, head, c.key, a.T_kv, c.v, 1.0f, dv);
+  if (!FX_SHARE || group == 0) give_tile(&a, &a.dk, &maps.dk, b, head, c.key, a.T_kv, c.k, a.scale, dk);
+  if (!FX_SHARE || group == 1) give_tile(&a, &a.dv, &maps.dv, b, head, c.key, a.T_kv, c.v, 1.0f, dv);
 }

@@ -7,8 +7,17 @@
  * and with a pair. */
 enum { NB = FX_STEP / 8, DB = FX_D / 8 };
 
-/* P and dS at once, from the raw score: no register is left to keep slopes in. */
-#define FX_LATE (FX_HAS_SLOPE || FX_HAS_TABLES)
+/* P and dS at once, from the raw score: no register is left to keep slopes in, unless P is handed over. */
+#define FX_LATE ((FX_HAS_SLOPE && !FX_SHARE) || FX_HAS_TABLES)
+
+/* The two tiles of a step pass through rings of their own; elsewhere both come and go with the first's. */
+#define FX_APART (FX_SHARE || FX_SECOND < FX_STAGES)
+FX_DEVICE bool carries(int ring, int tile) {
+  return !FX_APART || ring == tile;
+}
+FX_DEVICE int32_t slots_of(int ring) {
+  return ring == 0 ? FX_STAGES : FX_SECOND;
+}
 
 template <int A_ROWS> FX_DEVICE void product(float (&acc)[NB][4], uint32_t left, uint32_t right) {
   wgmma_fence();

@@ -23,15 +23,17 @@ FX_DEVICE row_state row_state_load(const fx_flash_args *args, int32_t b, int32_t
   return state;
 }
 
-FX_DEVICE void fill(const rows_block *c, int32_t i, uint32_t slot) {
-  uint32_t barrier = shared_address(&c->slots->full[0][slot]);
+/* K and V; one thread. */
+FX_DEVICE void fill(const rows_block *c, int kind, int32_t i, uint32_t slot) {
+  bool k = carries(kind, 0), v = carries(kind, 1);
+  uint32_t barrier = shared_address(&c->slots->full[kind][slot]);
   int32_t key = c->list->step[i] / 2 * FX_STEP;
-  barrier_expect(barrier, 2 * STEP_BYTES);
-  copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->k, c->b, c->head, key, barrier);
-  copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->v, c->b, c->head, key, barrier);
+  barrier_expect(barrier, (k + v) * STEP_BYTES);
+  if (k) copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->k, c->b, c->head, key, barrier);
+  if (v) copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->v, c->b, c->head, key, barrier);
 }
-FX_DEVICE void leave(const rows_block *c, int32_t i, uint32_t slot, int32_t count) {
-  if (ring_leave(c->slots, 0, slot) && i + FX_STAGES < count) fill(c, i + FX_STAGES, slot);
+FX_DEVICE void leave(const rows_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+  if (ring_leave(c->slots, kind, slot) && i + slots_of(kind) < count) fill(c, kind, i + slots_of(kind), slot);
   __syncwarp();
 }
 
@@ -64,6 +66,19 @@ FX_DEVICE void rows_gradients(const rows_block *c, const float (&s)[NB][4], floa
     for (int e = 0; e < 4; e++) dp[n][e] = pair_gradient(s[n][e], dp[n][e], c->rows[e / 2].delta);
 }
 
+/* Where V is while K is at `at`: in the only slot of its own ring the rounds take turns as K's two slots do.
+ */
+static_assert(!FX_APART || (FX_STAGES == 2 && FX_SECOND == 1), "the place of V");
+FX_DEVICE ring_place place_of_v(const ring_place *at) {
+  ring_place only = {0, at->slot};
+  return FX_APART ? only : *at;
+}
+/* dP of step i is there, and V is not needed any more. */
+FX_DEVICE void values_done(const rows_block *c, int32_t i, int32_t count, float (&dp)[NB][4]) {
+  wgmma_wait<0>(dp);
+  if (FX_APART) leave(c, 1, i, 0, count);
+}
+
 /* The list's `count` steps. */
 FX_DEVICE void rows_walk(const rows_block *c, ring_place *at, int32_t count, float (&dq)[DB][4]) {
   float s[NB][4], dp[NB][4];
@@ -71,23 +86,25 @@ FX_DEVICE void rows_walk(const rows_block *c, ring_place *at, int32_t count, flo
   for (int32_t i = 0; i < count; i++) {
     int32_t step = c->list->step[i], key = step / 2 * FX_STEP;
     uint32_t k = tile_at(c->ring, 0, at->slot);
+    ring_place v = place_of_v(at);
     ring_wait(c->slots, 0, at);
     product<BLOCK_ROWS>(s, c->q, k);
-    product<BLOCK_ROWS>(dp, c->dout, tile_at(c->ring, 1, at->slot));
+    if (FX_APART) ring_wait(c->slots, 1, &v);
+    product<BLOCK_ROWS>(dp, c->dout, tile_at(c->ring, 1, v.slot));
     wgmma_wait<1>(s);
-    if (i > 0) leave(c, i - 1, before, count);
-    if (FX_LATE) wgmma_wait<0>(dp);
+    if (i > 0) leave(c, 0, i - 1, before, count);
+    if (FX_LATE) values_done(c, i, count, dp);
     if (step & 1)
       rows_weights<false>(c, key, s, dp);
     else
       rows_weights<true>(c, key, s, dp);
-    if (!FX_LATE) wgmma_wait<0>(dp), rows_gradients(c, s, dp);
+    if (!FX_LATE) values_done(c, i, count, dp), rows_gradients(c, s, dp);
     to_operand(dp, ds);
     add_product(dq, ds, k);
     before = at->slot, ring_next(at);
   }
   wgmma_wait<0>(dq);
-  leave(c, count - 1, before, count);
+  leave(c, 0, count - 1, before, count);
 }
 
 /* grid (blocks of rows, H, B) */
@@ -130,7 +147,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     int32_t count =
         steps_keep(&list, mine, row_step_kind(&a, b, h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP));
     if (threadIdx.x == 0)
-      for (int i = 0; i < FX_STAGES && i < count; i++) fill(&c, i, (at.slot + i) % FX_STAGES);
+      for (int i = 0; i < FX_STAGES && i < count; i++) {
+        fill(&c, 0, i, (at.slot + i) % FX_STAGES);
+        if (FX_APART && i == 0) fill(&c, 1, i, 0);
+      }
     __syncwarp();
     barrier_wait(arrived, 0);
     if (count > 0) rows_walk(&c, &at, count, dq);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
  *
- * A CTA is one or two warpgroups of 64 rows each and nobody else: a producer warp would cost registers of its
- * part of the multiprocessor. The last warp that leaves a slot of the ring refills it, so nobody waits for
- * anybody but for data. Which steps there are is found for as many candidates as there are threads at a time.
+ * A CTA is one or two warpgroups and nobody else: a producer warp would cost registers of its part of the
+ * multiprocessor. A warpgroup has 64 rows of the CTA's block, or two share 64 (FX_SHARE): then each reads one
+ * of a step's two tiles. The last warp that leaves a slot of the ring refills it, so nobody waits for anybody
+ * but for data. Which steps there are is found for as many candidates as there are threads at a time.
  *
- * The host defines FX_GROUPS (warpgroups), FX_STEP (keys, or rows, of a step), FX_STAGES, FX_CTAS (of a
- * multiprocessor). */
-enum { THREADS = 128 * FX_GROUPS, WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS };
+ * The host defines FX_GROUPS (warpgroups), FX_BLOCK (rows of the block), FX_STEP (keys, or rows, of a step),
+ * FX_STAGES and FX_SECOND (slots for the first and for the second tile of a step, the latter at most one
+ * fewer), FX_CTAS (of a multiprocessor). */
+enum { THREADS = 128 * FX_GROUPS, WARPS = 4 * FX_GROUPS, BLOCK_ROWS = FX_BLOCK };
+#define FX_SHARE (FX_BLOCK < 64 * FX_GROUPS)
 enum { COLUMN_BLOCKS = (FX_D + 63) / 64 };
 enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
 
@@ -112,8 +115,8 @@ FX_DEVICE uint32_t tiles_begin(const char *memory) {
 
 /* ---- the ring ---- */
 
-/* Slots of two kinds, RINGS x FX_STAGES: whether data is there, and how many warps are done with it. */
-enum { RINGS = 2 };
+/* Slots of two kinds: whether data is there, and how many of the warps that read it are done with it. */
+enum { RINGS = 2, READERS = FX_SHARE ? 4 : WARPS };
 typedef struct ring {
   uint64_t full[RINGS][FX_STAGES], block;
   uint32_t left[RINGS][FX_STAGES];
@@ -149,9 +152,9 @@ FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
   if (threadIdx.x % 32 != 0) return false;
   asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "r"(shared_address(&r->left[kind][slot])), "n"(WARPS - 1)
+               : "r"(shared_address(&r->left[kind][slot])), "n"(READERS - 1)
                : "memory");
-  return before == WARPS - 1;
+  return before == READERS - 1;
 }
 
 /* ---- the steps of a CTA ---- */
