@@ -80,6 +80,7 @@ static void append_mma(FILE *out, bool backward) {
 }
 
 static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const plans[FX_FLASH_PARTS]) {
+  static const char *const kernels[FX_FLASH_PARTS] = {"hopper_fwd.cu", "hopper_keys.cu", "hopper_rows.cu"};
   append_file(out, "flash_tile.cuh");
   append_file(out, backward ? "flash_prepare.cuh" : "flash_rows.cuh");
   append_file(out, "hopper_wgmma.cuh");
@@ -87,16 +88,16 @@ static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const p
     const fx_flash_plan *plan = plans[part];
     if (!plan) continue;
     fprintf(out,
-            "namespace part%d {\n#define FX_KEYS %d\n#define FX_STEP %d\n#define FX_STAGES %d\n#define "
-            "FX_CTAS %d\n"
-            "#define FX_GROUPS %d\n#define FX_TURNS %d\n#define FX_PRODUCER %d\n",
-            part, part == FX_FLASH_KEYS, plan->step, plan->stages, plan->ctas, plan->groups, plan->turns,
+            "namespace part%d {\n#define FX_BLOCK %d\n#define FX_STEP %d\n#define FX_STAGES %d\n"
+            "#define FX_SECOND %d\n#define FX_CTAS %d\n#define FX_GROUPS %d\n#define FX_TURNS %d\n"
+            "#define FX_PRODUCER %d\n",
+            part, plan->rows, plan->step, plan->stages, plan->second, plan->ctas, plan->groups, plan->turns,
             plan->producer);
     append_file(out, "hopper_tile.cuh");
     if (backward) append_file(out, "hopper_pair.cuh");
-    append_file(out, backward ? "hopper_bwd.cu" : "hopper_fwd.cu");
-    fputs("}\n#undef FX_KEYS\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_CTAS\n#undef FX_GROUPS\n#undef "
-          "FX_TURNS\n#undef FX_PRODUCER\n",
+    append_file(out, kernels[part]);
+    fputs("}\n#undef FX_BLOCK\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_SECOND\n#undef FX_CTAS\n"
+          "#undef FX_GROUPS\n#undef FX_TURNS\n#undef FX_PRODUCER\n",
           out);
   }
 }
@@ -306,7 +307,7 @@ fx_status fx_flash_forward(const fx_flash_module *module, const fx_flash_args *a
     return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, FX_FLASH_TILE, args->H, args->B), 128, &all,
                   stream);
   FX_TRY(maps_of(module, args, &all.maps));
-  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, plan->groups * 64, args->H, args->B),
+  return launch(module, KERNEL_FORWARD, grid_of(args->Tpad, plan->rows, args->H, args->B),
                 fx_flash_plan_threads(plan), &all, stream);
 }
 
@@ -318,7 +319,7 @@ fx_status fx_flash_finish(const fx_flash_module *module, const fx_flash_args *ar
 static fx_status key_blocks(const fx_flash_module *module, const launch_args *args, void *stream) {
   const fx_flash_args *flash = args->flash;
   const fx_flash_plan *plan = module->plan[FX_FLASH_KEYS];
-  fx_cuda_dim grid = grid_of(flash->T_kv, plan ? plan->groups * 64 : FX_FLASH_TILE, flash->K, flash->B);
+  fx_cuda_dim grid = grid_of(flash->T_kv, plan ? plan->rows : FX_FLASH_TILE, flash->K, flash->B);
   unsigned threads = plan ? fx_flash_plan_threads(plan) : module->id.D > 128 ? 256 : 128;
   if (plan) grid = (fx_cuda_dim){grid.y, grid.z, grid.x};
   return launch(module, KERNEL_KEY_BLOCKS, grid, threads, args, stream);
@@ -328,7 +329,7 @@ static fx_status row_blocks(const fx_flash_module *module, const launch_args *ar
   const fx_flash_args *flash = args->flash;
   const fx_flash_plan *plan = module->plan[FX_FLASH_ROWS];
   return launch(module, KERNEL_ROW_BLOCKS,
-                grid_of(flash->T_q, plan ? plan->groups * 64 : FX_FLASH_TILE, flash->H, flash->B),
+                grid_of(flash->T_q, plan ? plan->rows : FX_FLASH_TILE, flash->H, flash->B),
                 plan ? fx_flash_plan_threads(plan) : 128, args, stream);
 }
 

@@ -4,22 +4,26 @@
 #include <stddef.h>
 #include <string.h>
 
-/* {D, part, warpgroups, step, stages, CTAs, turns, producer}, and TFLOP/s of its products on one H200, causal
- * bf16, at T 1024 (D 64: B 32, H 12) and T 4096 (D 128: B 4, H 32/4). Small CTAs hide each other's beginnings
- * and ends, which is what short sequences are made of: with two warpgroups a CTA D 64 ran at 250, 256, 329.
- * Three CTAs of FX_FLASH_KEYS at D 64 leave so few registers that products run one after the other (two CTAs,
- * which do not: 285). D = 256 has no backward here: dK and dV of 64 keys would fill all registers. */
+/* {D, part, warpgroups, rows, step, stages, second, CTAs, turns, producer}, and TFLOP/s of its products on
+ * one H200, causal bf16, at T 1024 (D 64: B 32, H 12) and T 4096 (D 128: B 4, H 32/4). Small CTAs hide each
+ * other's beginnings and ends, which is what short sequences are made of: with two warpgroups a CTA D 64 ran
+ * at 250, 256, 329. Three CTAs of FX_FLASH_KEYS at D 64 leave so few registers that products run one after
+ * the other (two CTAs, which do not: 285). At D 256 dK and dV of 64 keys would fill all registers of a
+ * warpgroup, so two share them; and Q and dO of 128 rows leave memory for three tiles of 64 keys, two of them
+ * K, which is read first and last. */
 static const fx_flash_plan g_plans[] = {
-    {64, FX_FLASH_FWD, 1, 64, 2, 4, 0, 0},    /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
-    {64, FX_FLASH_KEYS, 1, 64, 2, 3, 0, 0},   /* 310 */
-    {64, FX_FLASH_ROWS, 1, 64, 3, 3, 0, 0},   /* 408 */
-    {96, FX_FLASH_FWD, 2, 128, 2, 1, 0, 1},   /* 378 (T 4096, H 16) */
-    {96, FX_FLASH_KEYS, 2, 64, 2, 1, 0, 0},   /* 441 */
-    {96, FX_FLASH_ROWS, 2, 128, 2, 1, 0, 0},  /* 527 */
-    {128, FX_FLASH_FWD, 2, 128, 2, 1, 0, 1},  /* 499; steps of 64 keys 387 */
-    {128, FX_FLASH_KEYS, 2, 64, 2, 1, 0, 0},  /* 557 */
-    {128, FX_FLASH_ROWS, 2, 128, 2, 1, 0, 0}, /* 643; steps of 64 keys and three warpgroups 515 */
-    {256, FX_FLASH_FWD, 2, 64, 2, 1, 1, 1},   /* 531 (T 4096, H 8); without turns 508 */
+    {64, FX_FLASH_FWD, 1, 64, 64, 2, 2, 4, 0, 0},   /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
+    {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0, 0},  /* 310 */
+    {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0, 0},  /* 408 */
+    {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 378 (T 4096, H 16) */
+    {96, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 1}, /* 441 */
+    {96, FX_FLASH_ROWS, 2, 128, 128, 2, 2, 1, 0, 1},  /* 527 */
+    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1},  /* 499; steps of 64 keys 387 */
+    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0},  /* 557 */
+    {128, FX_FLASH_ROWS, 2, 128, 128, 2, 2, 1, 0, 0}, /* 643; steps of 64 keys and three warpgroups 515 */
+    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},   /* 531 (T 4096, H 8); without turns 508 */
+    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},   /* two warpgroups on 64 keys */
+    {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 0, 1},  /* one slot for V, two for K */
 };
 
 static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
@@ -43,7 +47,7 @@ bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_pl
 /* Tiles are columns in blocks of 64, and begin at a multiple of 1024; the sums of hopper_*.cu. */
 unsigned fx_flash_plan_shared(const fx_flash_plan *plan) {
   int row = (plan->D + 63) / 64 * 128, blocks = plan->part == FX_FLASH_FWD ? 1 : 2;
-  return (unsigned)(1024 + (blocks * plan->groups * 64 + plan->stages * 2 * plan->step) * row);
+  return (unsigned)(1024 + (blocks * plan->rows + (plan->stages + plan->second) * plan->step) * row);
 }
 
 unsigned fx_flash_plan_threads(const fx_flash_plan *plan) {

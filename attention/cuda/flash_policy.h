@@ -12,14 +12,15 @@ extern "C" {
 
 typedef enum fx_flash_part { FX_FLASH_FWD, FX_FLASH_KEYS, FX_FLASH_ROWS, FX_FLASH_PARTS } fx_flash_part;
 
-/* A kernel for wgmma: a CTA is a block of rows (or keys), 64 a warpgroup, that passes over steps of the
- * others. */
+/* A kernel for wgmma: a CTA is a block of rows (or keys) that passes over steps of the others. */
 typedef struct fx_flash_plan {
   int32_t D;
   fx_flash_part part;
   int32_t groups;   /* warpgroups of a CTA: 1 or 2 */
+  int32_t rows;     /* of the block: 64 a warpgroup; in FX_FLASH_KEYS two may share 64 keys */
   int32_t step;     /* keys, in FX_FLASH_KEYS rows, of a step: 64 or 128 */
-  int32_t stages;   /* slots of the ring */
+  int32_t stages;   /* slots for the first tile of a step: K, in FX_FLASH_KEYS Q */
+  int32_t second;   /* for its other one, V or dO: as many, or one fewer in FX_FLASH_ROWS */
   int32_t ctas;     /* of a multiprocessor: bounds the registers */
   int32_t turns;    /* 1: two warpgroups issue their products in turns; forward only */
   int32_t producer; /* 1: one more warpgroup, which copies; with one CTA a multiprocessor */

@@ -23,15 +23,6 @@ FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, uint32_t slot) 
   copy_tile<FX_STEP>(tile_at(c->kv, kind, slot), kind == KEY_RING ? &c->maps->k : &c->maps->v, c->b, c->head,
                      c->list->step[i] / 2 * FX_STEP, barrier);
 }
-FX_DEVICE void leave(const forward_block *c, int kind, int32_t i, uint32_t slot, int32_t count) {
-#if FX_PRODUCER
-  ring_leave(c->slots, kind, slot);
-#else
-  if (ring_leave(c->slots, kind, slot) && i + FX_STAGES < count) fill(c, kind, i + FX_STAGES, slot);
-  __syncwarp();
-#endif
-}
-
 /* Scores of a variant to base 2, -inf where not visible; plain scores stay raw. */
 template <bool CHECK>
 FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t key, float (&s)[NB][4]) {
@@ -116,14 +107,7 @@ FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forwa
   uint32_t p[NB / 2][4];
   int32_t group = my_group();
   ring_place value = *at; /* of the step whose P is at hand; *at is that of the scores */
-#if !FX_PRODUCER
-  if (threadIdx.x == 0)
-    for (int i = 0; i < FX_STAGES && i < count; i++) {
-      fill(c, KEY_RING, i, (at->slot + i) % FX_STAGES);
-      fill(c, VALUE_RING, i, (at->slot + i) % FX_STAGES);
-    }
-  __syncwarp();
-#endif
+  begin_list(c, at, count, RINGS);
   barrier_wait(shared_address(&c->slots->block), 0);
   ring_wait(c->slots, KEY_RING, at);
   wgmma_fence();
@@ -169,25 +153,7 @@ typedef struct forward_work {
   const int32_t *span;
 } forward_work;
 
-#if FX_PRODUCER
-/* The slots of both rings, each by a thread of its own. */
-FX_DEVICE void produce(const forward_block *c, step_list *list) {
-  int32_t kind = threadIdx.x % 128 / 32;
-  bool mine = kind < RINGS && threadIdx.x % 32 == 0;
-  ring_place at = {0, 0};
-  for (int32_t first = 0; first < c->args->T_kv; first += CONSUMERS * FX_STEP) {
-    int32_t count = steps_keep(list, 0, EMPTY);
-    for (int32_t i = 0; mine && i < count; i++) {
-      ring_refill(c->slots, kind, &at);
-      fill(c, kind, i, at.slot);
-      ring_next(&at);
-    }
-    __syncthreads();
-  }
-}
-#endif
-
-FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list *list) {
+FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list *list, int32_t candidates) {
   const fx_flash_args *args = c->args;
   int32_t t = w->block * BLOCK_ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   float o[DB][4];
@@ -200,7 +166,7 @@ FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list 
 #endif
   if (my_group() == 1) turn_give(1);
   ring_place at = {0, 0};
-  for (int32_t first = 0; first * FX_STEP < args->T_kv; first += CONSUMERS) {
+  for (int32_t first = 0; first < candidates; first += CONSUMERS) {
     int32_t mine = first + threadIdx.x;
     int32_t count = steps_keep(
         list, mine, row_step_kind(args, w->b, w->h, w->block * (BLOCK_ROWS / ROWS), w->span, mine * FX_STEP));
@@ -236,15 +202,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
     copy_tile<BLOCK_ROWS>(q, &maps.q, w.b, w.h, w.block * BLOCK_ROWS, shared_address(&slots.block));
   }
   if (!a.runs) block_span(&a, w.b, w.h, w.block * BLOCK_ROWS, span);
+  int32_t candidates = (a.T_kv + FX_STEP - 1) / FX_STEP;
 #if FX_PRODUCER
   if (my_group() == FX_GROUPS) {
-    registers_give();
-    produce(&c, &list);
+    produce(&c, &list, candidates, RINGS);
   } else {
     registers_take();
-    consume(&c, &w, &list);
+    consume(&c, &w, &list, candidates);
   }
 #else
-  consume(&c, &w, &list);
+  consume(&c, &w, &list, candidates);
 #endif
 }

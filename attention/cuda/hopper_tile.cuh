@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sm_90a: tiles by TMA, the ring of stages that they pass through, the list of steps of a CTA.
  *
- * A CTA is one or two warpgroups of 64 rows each. With FX_PRODUCER there is one more, which gives its
+ * A CTA is one or two warpgroups that compute. One has 64 rows of the CTA's block, or two share 64
+ * (FX_SHARE): then each reads one of a step's two tiles. With FX_PRODUCER there is one more, which gives its
  * registers to them and fills the slots of the ring, so that who leaves a slot says so and goes on. Without,
- * the last warp that leaves a slot refills it: several CTAs a multiprocessor hide what that takes, and need
- * the registers. Which steps there are is found for as many candidates as there are threads that compute.
+ * the last warp that leaves a slot refills it: where several CTAs of a multiprocessor hide what that takes,
+ * and need the registers. Which steps there are is found for as many candidates as there are threads that
+ * compute.
  *
- * The host defines FX_GROUPS (warpgroups that compute), FX_STEP (keys, or rows, of a step), FX_STAGES,
- * FX_CTAS (of a multiprocessor), FX_PRODUCER. */
+ * The host defines FX_GROUPS (warpgroups that compute), FX_BLOCK (rows of the block), FX_STEP (keys, or rows,
+ * of a step), FX_STAGES and FX_SECOND (slots for the first and for the second tile of a step, the latter at
+ * most one fewer), FX_CTAS (of a multiprocessor), FX_PRODUCER. */
 enum { CONSUMERS = 128 * FX_GROUPS, THREADS = CONSUMERS + 128 * FX_PRODUCER };
-enum { WARPS = 4 * FX_GROUPS, BLOCK_ROWS = 64 * FX_GROUPS }; /* of those that compute */
+enum { WARPS = 4 * FX_GROUPS, BLOCK_ROWS = FX_BLOCK }; /* warps that compute */
+#define FX_SHARE (FX_BLOCK < 64 * FX_GROUPS)
 enum { COLUMN_BLOCKS = (FX_D + 63) / 64 };
 enum { BOX = 64 * 128 }; /* bytes of one copy: 64 rows by 64 columns, also where columns end earlier */
 
@@ -116,8 +120,8 @@ FX_DEVICE uint32_t tiles_begin(const char *memory) {
 
 /* ---- the ring ---- */
 
-/* Slots of two kinds, RINGS x FX_STAGES: whether data is there, and how many warps are done with it. */
-enum { RINGS = 2 };
+/* Slots of two kinds: whether data is there, and how many of the warps that read it are done with it. */
+enum { RINGS = 2, READERS = FX_SHARE ? 4 : WARPS };
 typedef struct ring {
   uint64_t full[RINGS][FX_STAGES], block;
 #if FX_PRODUCER
@@ -133,7 +137,7 @@ FX_DEVICE void ring_init(ring *r) {
       for (int s = 0; s < FX_STAGES; s++) {
         barrier_init(shared_address(&r->full[i][s]), 1);
 #if FX_PRODUCER
-        barrier_init(shared_address(&r->left[i][s]), WARPS);
+        barrier_init(shared_address(&r->left[i][s]), READERS);
 #else
         r->left[i][s] = 0;
 #endif
@@ -147,8 +151,11 @@ FX_DEVICE void ring_init(ring *r) {
 typedef struct ring_place {
   uint32_t slot, parity;
 } ring_place;
-FX_DEVICE void ring_next(ring_place *at) {
-  if (++at->slot == FX_STAGES) at->slot = 0, at->parity ^= 1;
+FX_DEVICE int32_t slots_of(int ring) {
+  return ring == 0 ? FX_STAGES : FX_SECOND;
+}
+FX_DEVICE void ring_next(ring_place *at, int kind = 0) {
+  if (++at->slot == slots_of(kind)) at->slot = 0, at->parity ^= 1;
 }
 FX_DEVICE void ring_wait(const ring *r, int kind, const ring_place *at) {
   barrier_wait(shared_address(&r->full[kind][at->slot]), at->parity);
@@ -185,9 +192,9 @@ FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
   if (threadIdx.x % 32 != 0) return false;
   asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "r"(shared_address(&r->left[kind][slot])), "n"(WARPS - 1)
+               : "r"(shared_address(&r->left[kind][slot])), "n"(READERS - 1)
                : "memory");
-  return before == WARPS - 1;
+  return before == READERS - 1;
 }
 #endif
 
@@ -213,6 +220,48 @@ FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
   __syncthreads();
   return all;
 }
+
+/* ---- who fills the slots: the kernel's own `fill(c, kind, i, slot)` copies entry i of the list ---- */
+
+/* This warp has read entry i, which lay in `slot`, of a list of `count`. */
+template <typename C> FX_DEVICE void leave(const C *c, int kind, int32_t i, uint32_t slot, int32_t count) {
+#if FX_PRODUCER
+  ring_leave(c->slots, kind, slot);
+#else
+  if (ring_leave(c->slots, kind, slot) && i + slots_of(kind) < count) fill(c, kind, i + slots_of(kind), slot);
+  __syncwarp();
+#endif
+}
+
+/* The first entries of a list, whose rings begin at `at`, of two rings or one. */
+template <typename C> FX_DEVICE void begin_list(const C *c, const ring_place *at, int32_t count, int rings) {
+#if !FX_PRODUCER
+  if (threadIdx.x == 0)
+    for (int i = 0; i < FX_STAGES && i < count; i++)
+      for (int kind = 0; kind < rings; kind++)
+        if (i < slots_of(kind)) fill(c, kind, i, (at->slot + i) % slots_of(kind));
+  __syncwarp();
+#endif
+}
+
+#if FX_PRODUCER
+/* What the producer does: each ring is filled by a thread of its own. */
+template <typename C> FX_DEVICE void produce(const C *c, step_list *list, int32_t candidates, int rings) {
+  int32_t kind = threadIdx.x % 128 / 32;
+  bool mine = kind < rings && threadIdx.x % 32 == 0;
+  ring_place at = {0, 0};
+  registers_give();
+  for (int32_t first = 0; first < candidates; first += CONSUMERS) {
+    int32_t count = steps_keep(list, 0, EMPTY);
+    for (int32_t i = 0; mine && i < count; i++) {
+      ring_refill(c->slots, kind, &at);
+      fill(c, kind, i, at.slot);
+      ring_next(&at, kind);
+    }
+    __syncthreads();
+  }
+}
+#endif
 
 /* What run lists say of `keys` key tiles from `tile` on (of 64) for `rows` row blocks from `block` on (of
  * 64). */

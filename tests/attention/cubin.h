@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registers, stack bytes and products of a kernel, read from a cubin: an ELF file whose .nv.info section
- * lists, for every function's symbol, attributes of (format, attribute, bytes, symbol, value), and whose
- * .text.NAME is the machine code: 16 bytes an instruction, the opcode in the low 12 bits (wgmma's were read
- * off nvdisasm 13). */
+/* Registers, stack and shared bytes and products of a kernel, read from a cubin: an ELF file whose .nv.info
+ * section lists, for every function's symbol, attributes of (format, attribute, bytes, symbol, value), and
+ * whose .text.NAME is the machine code: 16 bytes an instruction, the opcode in the low 12 bits (wgmma's were
+ * read off nvdisasm 13); the size of .nv.shared.NAME is that of its static shared memory, CUDA 13 with the
+ * 1024 bytes of a CTA that are the system's. */
 #ifndef FX_TESTS_ATTENTION_CUBIN_H
 #define FX_TESTS_ATTENTION_CUBIN_H
 
@@ -56,6 +57,13 @@ static inline cubin_usage cubin_usage_of(const fx_cache_image *image, const char
     at += 4 + (sized ? bytes : 0);
   }
   return usage;
+}
+
+static inline uint64_t cubin_shared_of(const fx_cache_image *image, const char *function) {
+  char name[80];
+  snprintf(name, sizeof name, ".nv.shared.%s", function);
+  const Elf64_Shdr *section = cubin_section(image, name);
+  return section ? section->sh_size : 0;
 }
 
 typedef struct cubin_wgmma {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA kernels compile, without a GPU: every named variant at one head dimension, plain and one with a
  * costly score at all, forward, partial and backward, for sm_80 and sm_90a; registers and stack as tables
- * allow; on sm_90a 16-bit types on wgmma, and its products not one by one. Without NVRTC the suite says so
- * and counts as skipped (77), unless FX_REQUIRE_NVRTC=1. */
+ * allow; on sm_90a 16-bit types on wgmma, its products not one by one, in the shared memory that there is.
+ * Without NVRTC the suite says so and counts as skipped (77), unless FX_REQUIRE_NVRTC=1. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -72,14 +72,24 @@ static fx_variant *named_variant(const char *name) {
  * sums in place}; and whether their products may run one by one (flash_policy.c says why). */
 static const struct {
   const char *kernel;
+  fx_flash_part part;
   int32_t D;
   int stack[2];
   bool serial;
-} g_hopper[] = {{"flex_fwd", 64, {16, 16}, false},     {"flex_fwd", 96, {0, 0}, false},
-                {"flex_fwd", 128, {0, 8}, false},      {"flex_fwd", 256, {0, 0}, false},
-                {"flex_bwd_keys", 64, {16, 48}, true}, {"flex_bwd_keys", 96, {0, 0}, false},
-                {"flex_bwd_keys", 128, {0, 0}, false}, {"flex_bwd_rows", 64, {0, 0}, false},
-                {"flex_bwd_rows", 96, {0, 0}, false},  {"flex_bwd_rows", 128, {0, 0}, false}};
+} g_hopper[] = {{"flex_fwd", FX_FLASH_FWD, 64, {16, 16}, false},
+                {"flex_fwd", FX_FLASH_FWD, 96, {0, 0}, false},
+                {"flex_fwd", FX_FLASH_FWD, 128, {0, 8}, false},
+                {"flex_fwd", FX_FLASH_FWD, 256, {0, 0}, false},
+                {"flex_bwd_keys", FX_FLASH_KEYS, 64, {16, 48}, true},
+                {"flex_bwd_keys", FX_FLASH_KEYS, 96, {0, 0}, false},
+                {"flex_bwd_keys", FX_FLASH_KEYS, 128, {0, 0}, false},
+                {"flex_bwd_keys", FX_FLASH_KEYS, 256, {0, 0}, false},
+                {"flex_bwd_rows", FX_FLASH_ROWS, 64, {0, 0}, false},
+                {"flex_bwd_rows", FX_FLASH_ROWS, 96, {0, 0}, false},
+                {"flex_bwd_rows", FX_FLASH_ROWS, 128, {0, 0}, false},
+                {"flex_bwd_rows", FX_FLASH_ROWS, 256, {0, 0}, false}};
+/* Shared memory of a multiprocessor, the system's part of each CTA included. */
+enum { SHARED_BYTES = 228 * 1024 };
 
 /* One compilation. They run on two threads, checks afterwards on one. */
 typedef struct job {
@@ -112,11 +122,11 @@ static void check_mma(const job *j) {
   }
 }
 
-static void check_hopper(const job *j) {
+static void check_hopper(const job *j, const fx_flash_plan *const plans[FX_FLASH_PARTS]) {
   int seen = 0;
   for (size_t i = 0; i < sizeof g_hopper / sizeof g_hopper[0]; i++) {
-    bool forward = strcmp(g_hopper[i].kernel, "flex_fwd") == 0;
-    if (g_hopper[i].D != j->key.D || forward == fx_flash_is_backward(j->key.pass)) continue;
+    const fx_flash_plan *plan = plans[g_hopper[i].part];
+    if (!plan || g_hopper[i].D != j->key.D) continue;
     cubin_usage got = cubin_usage_of(&j->image, g_hopper[i].kernel);
     cubin_wgmma wgmma = cubin_wgmma_of(&j->image, g_hopper[i].kernel);
     int stack = g_hopper[i].stack[j->key.variant != NULL || j->key.pass == FX_FLASH_BACKWARD_ADD];
@@ -129,6 +139,10 @@ static void check_hopper(const job *j) {
               "%s, %s, D %d, R %d, ask %d: %s has %d products on wgmma and %d marks between them", j->name,
               fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, g_hopper[i].kernel, wgmma.products,
               wgmma.marks);
+    uint64_t shared = cubin_shared_of(&j->image, g_hopper[i].kernel) + fx_flash_plan_shared(plan);
+    CHECK_MSG(shared * (uint64_t)plan->ctas <= SHARED_BYTES,
+              "%s, D %d, R %d: %d CTAs of %s take %llu bytes each", j->name, j->key.D, j->key.R, plan->ctas,
+              g_hopper[i].kernel, (unsigned long long)shared);
   }
   CHECK(seen == (fx_flash_is_backward(j->key.pass) ? 2 : 1));
 }
@@ -145,10 +159,9 @@ static void run_jobs(void) {
     const fx_flash_plan *plans[FX_FLASH_PARTS];
     if (!CHECK_MSG(j->status == FX_OK, "%s, D %d, %s: %s", j->name, j->key.D, j->arch, j->error)) continue;
     bool hopper = fx_flash_plans(&j->key, j->arch, plans);
-    CHECK(hopper == (strcmp(j->arch, "sm_90a") == 0 && j->key.dtype != FX_F32 &&
-                     (j->key.D != 256 || !fx_flash_is_backward(j->key.pass))));
+    CHECK(hopper == (strcmp(j->arch, "sm_90a") == 0 && j->key.dtype != FX_F32));
     if (hopper)
-      check_hopper(j);
+      check_hopper(j, plans);
     else
       check_mma(j);
     free(j->image.data);
@@ -211,9 +224,7 @@ static void fallbacks(void) {
   CHECK(!fx_flash_plans(&key, "sm_90", plans) && !plans[FX_FLASH_KEYS] && !plans[FX_FLASH_ROWS]);
   key.any_scale = true;
   CHECK(!fx_flash_plans(&key, "sm_90a", plans));
-  key.any_scale = false, key.D = 256;
-  CHECK(!fx_flash_plans(&key, "sm_90a", plans));
-  key.pass = FX_FLASH_PARTIAL;
+  key.any_scale = false, key.pass = FX_FLASH_PARTIAL;
   CHECK(fx_flash_plans(&key, "sm_90a", plans) && plans[FX_FLASH_FWD] && !plans[FX_FLASH_KEYS]);
   key.dtype = FX_F32;
   CHECK(!fx_flash_plans(&key, "sm_90a", plans));

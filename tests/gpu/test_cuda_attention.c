@@ -5,6 +5,7 @@
  * twice and must give the same bits. Bounds are of relative norms, by the unit roundoff u of the type: out is
  * rounded once and P once (2 u with room), gradients come through rounded P, dS and out. FX_SLICE=i/n runs
  * every n-th case. */
+#define FLEX_REFERENCE_T 530
 #include "tests/gpu/attention_case.h"
 
 #define TABLE "buffers: {bias: {shape: [H, 9], learnable: true}}"
@@ -35,6 +36,7 @@ static const variant_case g_cases[] = {
      "}",
      100, 2, 2, 0, false, false},
     {"wide group", "{variant: causal}", 290, 60, 1, 0, true, false},
+    {"window, nine blocks", "{variant: sliding_window, params: {window: 300}}", 530, 2, 1, 0, true, false},
     {"far is -inf", "{score: 'score + log(float(max(0, 40 - abs(q - kv))))'}", 131, 2, 1, 0, true, false},
 };
 enum { CASES = sizeof g_cases / sizeof g_cases[0] };

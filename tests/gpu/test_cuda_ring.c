@@ -123,17 +123,22 @@ static void ring_problem(const variant_case *of, int D, fx_dtype dtype) {
   problem_free(&p);
 }
 
+/* The 16-bit types, which have kernels of their own on sm_90a, at every head dimension; fp32 at one of them.
+ */
 static void ring(void) {
   static const variant_case cases[] = {
       {"ring, causal", "{variant: causal}", 257, 4, 2, 0, false, false},
       {"ring, sinks", "{mask: 'q % 40 > 2 && q >= kv', score: 'score * s', params: {s: 0.7}, sinks: true}",
        200, 2, 1, 0, false, false},
       {"ring, part", "{variant: document_causal}", 300, 2, 2, 128, false, false}};
-  int index, of;
+  int index, of, number = 0;
   slice(&index, &of);
   for (int i = 0; i < 3; i++)
-    for (int d = 0; d < 4; d++)
-      if ((4 * i + d) % of == index) ring_problem(&cases[i], g_dims[d], g_dtypes[(i + d) % 3]);
+    for (int t = 0; t < 3; t++)
+      for (int d = 0; d < 4; d++) {
+        if (g_dtypes[t] == FX_F32 && (d + i) % 4 != 0) continue;
+        if (number++ % of == index) ring_problem(&cases[i], g_dims[d], g_dtypes[t]);
+      }
 }
 
 static const fx_test g_tests[] = {{"ring", ring}, {"worst relative norms", worst}};
