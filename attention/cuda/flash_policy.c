@@ -16,14 +16,14 @@ static const fx_flash_plan g_plans[] = {
     {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0, 0},  /* 310 */
     {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0, 0},  /* 408 */
     {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 378 (T 4096, H 16) */
-    {96, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 1}, /* 441 */
-    {96, FX_FLASH_ROWS, 2, 128, 128, 2, 2, 1, 0, 1},  /* 527 */
-    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1},  /* 499; steps of 64 keys 387 */
-    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0},  /* 557 */
-    {128, FX_FLASH_ROWS, 2, 128, 128, 2, 2, 1, 0, 0}, /* 643; steps of 64 keys and three warpgroups 515 */
-    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},   /* 531 (T 4096, H 8); without turns 508 */
-    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},   /* two warpgroups on 64 keys */
-    {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 0, 1},  /* one slot for V, two for K */
+    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* 441 */
+    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* 527 */
+    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1, 1}, /* 499; steps of 64 keys 387 */
+    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0}, /* 557 */
+    {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 0, 1}, /* 643; steps of 64 keys and three warpgroups 515 */
+    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},  /* 531 (T 4096, H 8); without turns 508 */
+    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},  /* two warpgroups on 64 keys */
+    {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 0, 1}, /* one slot for V, two for K */
 };
 
 static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
@@ -34,7 +34,7 @@ static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
 
 bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_plan *plans[FX_FLASH_PARTS]) {
   bool backward = fx_flash_is_backward(key->pass), all = true;
-  bool able = strcmp(arch, "sm_90a") == 0 && key->dtype != FX_F32 && !key->any_scale;
+  bool able = strstr(arch, "_90a") && key->dtype != FX_F32 && !key->any_scale;
   for (int part = 0; part < FX_FLASH_PARTS; part++) {
     bool wanted = backward == (part != FX_FLASH_FWD);
     plans[part] = able && wanted ? plan_of(key->D, (fx_flash_part)part) : NULL;

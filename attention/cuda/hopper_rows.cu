@@ -132,7 +132,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ step_list list;
   __shared__ int32_t span[4];
   int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
-  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory), dout = q + BLOCK_BYTES, arrived = shared_address(&slots.block);
   rows_block c = {&a,
                   &maps,
@@ -147,6 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   if (threadIdx.x == 0)
     map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
+  follow();
+  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);
     copy_tile<BLOCK_ROWS>(q, &maps.q, b, h, block * BLOCK_ROWS, arrived);

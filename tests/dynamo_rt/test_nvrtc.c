@@ -10,6 +10,7 @@
 #include "dynamo_rt/codegen/cuda/source.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "tests/attention/cubin.h"
+#include "tests/attention/ptx.h"
 #include "tests/harness.h"
 
 /* Every kernel of a cubin keeps its numbers in registers. */
@@ -58,24 +59,6 @@ static void all_sources_compile(void) {
   CHECK_MSG(kernels > ARCHS * FX_CUDA_KERNEL_COUNT, "only %d kernels were looked at", kernels);
 }
 
-/* Every kernel of a PTX text waits for the kernel before it ahead of whatever it does with memory; there are
- * `kernels` of them more than said. */
-static void kernels_wait(const char *name, char *ptx, int *kernels) {
-  static const char *const touches[] = {"ld.global", "st.global", "atom.", "red.", "cp.async", "ld.volatile"};
-  for (char *entry = strstr(ptx, ".entry "), *next = NULL; entry; entry = next) {
-    next = strstr(entry + 1, ".entry ");
-    if (next) next[-1] = '\0';
-    char *wait = strstr(entry, "griddepcontrol.wait");
-    ++*kernels;
-    if (!CHECK_MSG(wait != NULL, "%s: a kernel does not wait: %.60s", name, entry)) continue;
-    CHECK_MSG(strstr(wait, "griddepcontrol.launch_dependents") != NULL, "%s: none may follow %.60s", name,
-              entry);
-    *wait = '\0';
-    for (size_t i = 0; i < sizeof touches / sizeof touches[0]; i++)
-      CHECK_MSG(!strstr(entry, touches[i]), "%s: %s before the wait in %.60s", name, touches[i], entry);
-  }
-}
-
 /* Kernels are launched early on sm_90 and later (device/cuda/driver.h), and sm_80 knows no such wait. */
 static void kernels_wait_for_those_before(void) {
   int kernels = 0;
@@ -85,7 +68,7 @@ static void kernels_wait_for_those_before(void) {
     for (int type = 0; !strstr(source->name, ".cuh") && type <= fx_cuda_op_typed(source); type++) {
       fx_dtype dtype = type ? FX_BF16 : FX_F32;
       if (CHECK_OK(fx_cuda_op_compile(source, dtype, "compute_90a", &image)))
-        kernels_wait(source->name, (char *)image.data, &kernels);
+        kernels += ptx_kernels_wait(source->name, (char *)image.data);
       free(image.data), image.data = NULL;
       if (CHECK_OK(fx_cuda_op_compile(source, dtype, "compute_80", &image)))
         CHECK(strstr((char *)image.data, ".entry ") && !strstr((char *)image.data, "griddepcontrol"));
