@@ -224,7 +224,7 @@ int fx_cmd_bench(int argc, char **argv) {
     switch (option) {
     case 'h':
       print_usage(stdout);
-      return 0;
+      return fx_flush_output(0);
     case 'j':
       json = true;
       break;

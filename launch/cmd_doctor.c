@@ -10,6 +10,7 @@
 #include "dynamo_rt/base/status.h"
 #include "launch/commands.h"
 #include "launch/doctor.h"
+#include "launch/report.h"
 
 static void print_usage(FILE *stream) {
   fputs(
@@ -82,10 +83,7 @@ static int report(bool json) {
   json_decref(doctor.facts);
   json_decref(doctor.texts);
   json_decref(doctor.warnings);
-  if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-  fprintf(stderr, "flexion: %s: standard output cannot be written; check the disk or pipe behind it\n",
-          fx_status_text(FX_ERR_IO));
-  return fx_status_exit_code(FX_ERR_IO);
+  return fx_flush_output(code);
 }
 
 int fx_cmd_doctor(int argc, char **argv) {
@@ -97,7 +95,7 @@ int fx_cmd_doctor(int argc, char **argv) {
   for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
     if (option == 'h') {
       print_usage(stdout);
-      return 0;
+      return fx_flush_output(0);
     }
     if (option != 'j') {
       fprintf(stderr, "flexion: usage error: doctor does not know the option %s; see flexion doctor --help\n",

@@ -10,6 +10,7 @@
 
 #include "core/train/trainer.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 #include "parallel/comm/mpi/bootstrap.h"
 
 static void usage(FILE *stream) {
@@ -44,7 +45,7 @@ static int parse(int argc, char **argv, arguments *out) {
     switch (c) {
     case 'h':
       usage(stdout);
-      return 0;
+      return fx_flush_output(0);
     case 'j':
       out->json = true;
       break;
