@@ -112,10 +112,7 @@ static void print_json(const fx_train_report *r) {
   json_object_set_new(row, "capture_ms", json_real(r->capture_ms));
   json_object_set_new(row, "arena_bytes", json_integer(r->arena_bytes));
   json_object_set_new(row, "arena_bound_bytes", json_integer(r->arena_bound_bytes));
-  char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
-  if (text) printf("%s\n", text);
-  free(text);
-  json_decref(row);
+  fx_print_json(row);
 }
 
 static void end_job(void *ctx, fx_status status) {
