@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/generate/generator.h"
-#include "dynamo_rt/exec/trace.h"
+#include "dynamo_rt/base/clock.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 

@@ -8,7 +8,7 @@
 
 #include "attention/tile/kernel.h"
 #include "core/config/config.h"
-#include "dynamo_rt/exec/trace.h"
+#include "dynamo_rt/base/clock.h"
 #include "launch/commands.h"
 #include "launch/options.h"
 #include "launch/report.h"

@@ -12,6 +12,7 @@
 #include "core/bench/product.h"
 #include "core/train/device.h"
 #include "core/train/memory.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 
 enum { GEMM_SIZE = 2048, GPU_GEMM_SIZE = 8192 };

@@ -12,6 +12,7 @@
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
