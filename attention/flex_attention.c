@@ -287,7 +287,7 @@ static fx_status forward_vjp(fx_graph *graph, const fx_node *node, const fx_valu
                                 .sinks = in[SINKS]};
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[TABLE + t];
   fx_value dy = dout[0], grads[FX_ATTENTION_GRADS];
-  if (dy == FX_NONE) dy = fx_fill(graph, *fx_graph_type(graph, node->out[0]), 0.0f); /* only lse was used */
+  if (dy == FX_NONE) dy = fx_zeros_like(graph, node->out[0]); /* only lse was used */
   fx_flex_attention_grad(graph, in[Q], in[K], in[V], node->out[0], node->out[1], dy, dout[1], &inputs,
                          *(const fx_attention_attr *)node->attr, grads);
   for (int i = 0; i < 3; i++) din[i] = grads[i];

@@ -81,7 +81,7 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
                             fx_attention_attr attr, fx_value grads[FX_ATTENTION_GRADS]);
 
 /* What the gradients of all chunks need of the rows alike, made once: for fx_flex_attention_grad_add. Inputs
- * are those of any chunk. dlse may be FX_NONE. */
+ * are those of any chunk. dlse may be FX_NONE; it reaches the gradients this way only. */
 fx_value fx_flex_attention_prepare(fx_graph *graph, fx_value q, fx_value k, fx_value v, fx_value out,
                                    fx_value lse, fx_value dout, fx_value dlse,
                                    const fx_attention_inputs *inputs, fx_attention_attr attr);
@@ -89,8 +89,9 @@ fx_value fx_flex_attention_prepare(fx_graph *graph, fx_value q, fx_value k, fx_v
 /* Gradients of one chunk, added to running sums in fp32, in place: dq [B, T_q, H, D], dk and dv [B, T_kv, K,
  * D], contiguous. parts: FX_ATTENTION_OF_KEYS gives dk, dv and the parameters' gradients,
  * FX_ATTENTION_OF_ROWS gives dq. With `first` the sums' content is ignored, and absent ones are made. The
- * values after the addition replace those in *sums. params (may be NULL without OF_KEYS) receives dsinks and
- * then the tables', of this chunk alone. */
+ * values after the addition replace those in *sums. prepared: where dq does not come apart it may be FX_NONE,
+ * for lse without a gradient. params (may be NULL without OF_KEYS) receives dsinks and then the tables', of
+ * this chunk alone. */
 typedef struct fx_attention_sums {
   fx_value dq, dk, dv;
 } fx_attention_sums;

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 
 enum { ERROR_BYTES = 2048 };
@@ -43,10 +43,8 @@ struct fx_prefetch {
   fx_prefetch_stats stats;
 };
 
-static double seconds_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+static double seconds_since(int64_t start_ns) {
+  return 1e-9 * (double)(fx_now_ns() - start_ns);
 }
 
 static fx_status run_stages(const fx_prefetch *prefetch, fx_batch *batch) {
@@ -83,10 +81,10 @@ static void *thread_main(void *argument) {
     int64_t consumed = prefetch->consumed_samples, micro = prefetch->micro, valid = prefetch->global_valid;
     pthread_mutex_unlock(&prefetch->lock);
 
-    double start = seconds_now();
+    int64_t start = fx_now_ns();
     fx_batch_fill(slot->batch, prefetch->sampler, &prefetch->layout, consumed, micro, valid);
     fx_status status = run_stages(prefetch, slot->batch);
-    double spent = seconds_now() - start;
+    double spent = seconds_since(start);
 
     pthread_mutex_lock(&prefetch->lock);
     prefetch->stats.fill_seconds += spent;
@@ -181,11 +179,11 @@ fx_status fx_prefetch_next(fx_prefetch *prefetch, fx_batch **batch) {
   pthread_mutex_lock(&prefetch->lock);
   ring_slot *slot = &prefetch->slots[prefetch->tail];
   if (slot->state == FREE || slot->state == FILLING) {
-    double start = seconds_now();
+    int64_t start = fx_now_ns();
     while (slot->state == FREE || slot->state == FILLING)
       pthread_cond_wait(&prefetch->changed, &prefetch->lock);
     prefetch->stats.waits++;
-    prefetch->stats.wait_seconds += seconds_now() - start;
+    prefetch->stats.wait_seconds += seconds_since(start);
   }
   if (slot->state == HELD) {
     status =

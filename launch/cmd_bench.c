@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion bench step|gemm|comm|attention|context CONFIG`: how fast this machine runs a configuration,
  * against what it could at best. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +9,9 @@
 #include "core/bench/comm.h"
 #include "core/bench/gemm.h"
 #include "core/bench/step.h"
+#include "dynamo_rt/base/memory.h"
 #include "launch/commands.h"
+#include "launch/options.h"
 #include "launch/ranks.h"
 #include "launch/report.h"
 
@@ -70,10 +71,10 @@ static void print_step(const fx_bench_step_report *r) {
   fx_memory_print(&r->memory, memory);
   printf("\nmemory planned %s\n", memory);
   if (!r->memory.gpu)
-    printf("       VmHWM %.1f MiB (%+.1f%%)\n", (double)r->peak_bytes / 1048576.0,
+    printf("       VmHWM %.1f MiB (%+.1f%%)\n", fx_mib(r->peak_bytes),
            fx_memory_excess_percent(fx_memory_planned(&r->memory), r->peak_bytes));
   else
-    printf("       GPU memory in use %.1f MiB (%+.1f%%)\n", (double)r->gpu_peak_bytes / 1048576.0,
+    printf("       GPU memory in use %.1f MiB (%+.1f%%)\n", fx_mib(r->gpu_peak_bytes),
            fx_memory_excess_percent(fx_memory_planned_gpu(&r->memory), r->gpu_peak_bytes));
 }
 
@@ -207,39 +208,44 @@ static int bench_comm(const fx_config *config, bool json) {
 typedef enum subject { STEP, GEMM, COMM, SUBJECTS } subject;
 static const char *const g_subjects[SUBJECTS] = {[STEP] = "step", [GEMM] = "gemm", [COMM] = "comm"};
 
+typedef struct arguments {
+  int steps; /* 0: no number of steps */
+  bool snapshot, json;
+} arguments;
+
+static fx_status read_option(int option, const char *word, void *words) {
+  arguments *a = words;
+  char *end;
+  long steps;
+  switch (option) {
+  case 'j':
+    a->json = true;
+    return FX_OK;
+  case 'S':
+    a->snapshot = true;
+    return FX_OK;
+  case 's':
+    steps = strtol(optarg, &end, 10);
+    a->steps = *end || steps < 1 || steps > 100 ? 0 : (int)steps;
+    return FX_OK;
+  default:
+    return fx_option_unknown("bench", word);
+  }
+}
+
 int fx_cmd_bench(int argc, char **argv) {
-  static const struct option options[] = {{"steps", required_argument, NULL, 's'},
-                                          {"snapshot", no_argument, NULL, 'S'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+  static const struct option rows[] = {{"steps", required_argument, NULL, 's'},
+                                       {"snapshot", no_argument, NULL, 'S'},
+                                       {"json", no_argument, NULL, 'j'},
+                                       {"help", no_argument, NULL, 'h'},
+                                       {NULL, 0, NULL, 0}};
   if (argc > 1 && strcmp(argv[1], "attention") == 0) return fx_cmd_bench_attention(argc - 1, argv + 1);
   if (argc > 1 && strcmp(argv[1], "context") == 0) return fx_cmd_bench_context(argc - 1, argv + 1);
-  bool json = false, snapshot = false;
-  long steps = 10;
-  char *end = "";
-  optind = 0;
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    switch (option) {
-    case 'h':
-      print_usage(stdout);
-      return 0;
-    case 'j':
-      json = true;
-      break;
-    case 'S':
-      snapshot = true;
-      break;
-    case 's':
-      steps = strtol(optarg, &end, 10);
-      break;
-    default:
-      return fx_report(fx_error(FX_ERR_USAGE, "bench does not know the option %s; see flexion bench --help",
-                                argv[optind - 1]));
-    }
-  }
-  if (*end || steps < 1 || steps > 100)
+  static const fx_options options = {rows, read_option, print_usage};
+  arguments a = {.steps = 10};
+  int code = fx_options_read(&options, argc, argv, &a);
+  if (code >= 0) return code;
+  if (a.steps == 0)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--steps takes a number from 1 to 100; see flexion bench --help"));
   int what = 0;
@@ -249,7 +255,7 @@ int fx_cmd_bench(int argc, char **argv) {
         fx_error(FX_ERR_USAGE,
                  "bench expects step, gemm, comm, attention or context, got %s; see flexion bench --help",
                  optind < argc ? argv[optind] : "nothing"));
-  if (what != STEP && snapshot)
+  if (what != STEP && a.snapshot)
     return fx_report(
         fx_error(FX_ERR_USAGE, "--snapshot is an option of bench step; see flexion bench --help"));
   if (optind + 1 >= argc)
@@ -259,9 +265,9 @@ int fx_cmd_bench(int argc, char **argv) {
   fx_status status =
       fx_config_load(argv[optind + 1], (const char *const *)argv + optind + 2, argc - optind - 2, &config);
   if (status != FX_OK) return fx_report(status);
-  int code = what == STEP   ? bench_step(config, (int)steps, snapshot, json)
-             : what == GEMM ? bench_gemm(config, json)
-                            : bench_comm(config, json);
+  code = what == STEP   ? bench_step(config, a.steps, a.snapshot, a.json)
+         : what == GEMM ? bench_gemm(config, a.json)
+                        : bench_comm(config, a.json);
   fx_config_destroy(config);
   return code;
 }

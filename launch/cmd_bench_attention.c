@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion bench attention CONFIG`: the attention op of a layer and its gradient, against a matrix product.
  */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/bench/attention.h"
+#include "dynamo_rt/base/memory.h"
 #include "launch/commands.h"
 #include "launch/layer_options.h"
+#include "launch/options.h"
 #include "launch/report.h"
 
 enum { DEFAULT_STEPS = 7 };
@@ -35,10 +36,6 @@ static void print_usage(FILE *stream) {
 
 /* ---- output ---- */
 
-static double mib(int64_t bytes) {
-  return (double)bytes / 1048576.0;
-}
-
 static void print_kernels(const fx_bench_attention_report *r) {
   if (r->gpu)
     printf("kernels   CUDA, compiled by NVRTC or found in the cache\n");
@@ -51,9 +48,9 @@ static void print_kernels(const fx_bench_attention_report *r) {
 }
 
 static void print_memory(const fx_bench_attention_memory *m) {
-  printf("%10lld %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f\n", (long long)m->length, mib(m->io_bytes),
-         mib(m->workspace_bytes), mib(m->mask_bytes), mib(m->lse_bytes), mib(m->peak_bytes),
-         mib(m->peak_bytes - m->io_bytes));
+  printf("%10lld %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f\n", (long long)m->length, fx_mib(m->io_bytes),
+         fx_mib(m->workspace_bytes), fx_mib(m->mask_bytes), fx_mib(m->lse_bytes), fx_mib(m->peak_bytes),
+         fx_mib(m->peak_bytes - m->io_bytes));
 }
 
 static void print_report(const fx_bench_attention_report *r, const fx_layer_arguments *a) {
@@ -69,7 +66,7 @@ static void print_report(const fx_bench_attention_report *r, const fx_layer_argu
   printf("mask      %s", r->form);
   if (r->R) printf(", %d interval%s a query", r->R, r->R == 1 ? "" : "s");
   printf("; %.4f%% visible%s; built in %.3f ms, %.3f MiB\n", 100 * r->density,
-         r->density_exact ? "" : " (estimated)", r->mask_build_ms, mib(r->full.mask_bytes));
+         r->density_exact ? "" : " (estimated)", r->mask_build_ms, fx_mib(r->full.mask_bytes));
   print_kernels(r);
   printf("\n%-10s %10s %10s %10s\n", "", "ms", "GFLOP/s", "of product");
   printf("%-10s %10.3f %10.1f %9.1f%%\n", "forward", r->forward_ms, r->forward_gflops,
@@ -131,17 +128,13 @@ static int measure(const fx_config *config, const fx_layer_arguments *a) {
 
 int fx_cmd_bench_attention(int argc, char **argv) {
   fx_layer_arguments a = {.command = "bench attention", .takes_memory = true};
-  fx_status status = fx_layer_arguments_read(argc, argv, &a);
-  if (status != FX_OK) return fx_report(status);
-  if (a.help) {
-    print_usage(stdout);
-    return fx_flush_output(0);
-  }
+  int code = fx_layer_arguments_read(argc, argv, print_usage, &a);
+  if (code >= 0) return code;
   if (a.options.steps == 0) a.options.steps = a.memory ? 1 : DEFAULT_STEPS;
   fx_config *config = NULL;
-  status = fx_load_arguments(argc, argv, optind, a.command, &config);
+  fx_status status = fx_load_arguments(argc, argv, optind, a.command, &config);
   if (status != FX_OK) return fx_report(status);
-  int code = measure(config, &a);
+  code = measure(config, &a);
   fx_config_destroy(config);
   return code;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion bench context CONFIG`: the attention of a sequence that all ranks share, against one rank alone.
  */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 
 #include "core/bench/exchange.h"
 #include "launch/commands.h"
 #include "launch/layer_options.h"
+#include "launch/options.h"
 #include "launch/ranks.h"
 #include "launch/report.h"
 
@@ -111,12 +111,8 @@ static void print(const void *measured) {
 
 int fx_cmd_bench_context(int argc, char **argv) {
   measurement m = {.argc = argc, .argv = argv, .a = {.command = "bench context"}};
-  fx_status status = fx_layer_arguments_read(argc, argv, &m.a);
-  if (status != FX_OK) return fx_report(status);
-  if (m.a.help) {
-    print_usage(stdout);
-    return fx_flush_output(0);
-  }
+  int code = fx_layer_arguments_read(argc, argv, print_usage, &m.a);
+  if (code >= 0) return code;
   if (m.a.options.steps == 0) m.a.options.steps = DEFAULT_STEPS;
   m.config = optind;
   return fx_measure_on_ranks(measure, print, &m);

@@ -2,7 +2,6 @@
 /* `flexion ckpt`: shows, compares and checks checkpoints. All judgement is core/checkpoint's; this file only
  * parses arguments and prints. A PATH is a step directory, or a checkpoint directory, which stands for its
  * newest step. */
-#include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +11,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "launch/commands.h"
+#include "launch/options.h"
 #include "launch/report.h"
 
 enum { EXIT_DIFFERENT = 1 };
@@ -297,22 +297,19 @@ static const struct verb {
   int (*run)(char **words, bool as_json);
 } g_verbs[] = {{"inspect", 1, inspect}, {"diff", 2, diff}, {"verify", 1, verify}};
 
+static fx_status read_option(int option, const char *word, void *as_json) {
+  if (option != 'j') return fx_option_unknown("ckpt", word);
+  *(bool *)as_json = true;
+  return FX_OK;
+}
+
 int fx_cmd_ckpt(int argc, char **argv) {
-  static const struct option options[] = {
+  static const struct option rows[] = {
       {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   bool as_json = false;
-  optind = 0; /* glibc: start over, main has parsed its own options */
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    if (option != 'j')
-      return fx_report(fx_error(FX_ERR_USAGE, "ckpt does not know the option %s; see flexion ckpt --help",
-                                argv[optind - 1]));
-    as_json = true;
-  }
+  int code = fx_options_read(&options, argc, argv, &as_json);
+  if (code >= 0) return code;
   const char *name = optind < argc ? argv[optind++] : NULL;
   for (size_t i = 0; name && i < sizeof g_verbs / sizeof g_verbs[0]; i++) {
     if (strcmp(g_verbs[i].name, name) != 0) continue;

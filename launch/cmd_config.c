@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion config`: shows or checks a configuration without starting anything. All judgement is
  * core/config's; this file only parses arguments and prints. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/config/config.h"
 #include "launch/commands.h"
+#include "launch/options.h"
 #include "launch/report.h"
 
 static void print_usage(FILE *stream) {
@@ -52,22 +52,19 @@ static int show_or_check(int count, char **words) {
   return code;
 }
 
+static fx_status read_option(int option, const char *word, void *keys) {
+  if (option != 'k') return fx_option_unknown("config", word);
+  *(bool *)keys = true;
+  return FX_OK;
+}
+
 int fx_cmd_config(int argc, char **argv) {
-  static const struct option options[] = {
+  static const struct option rows[] = {
       {"keys", no_argument, NULL, 'k'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   bool keys = false;
-  optind = 0; /* glibc: start over, main has parsed its own options */
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    if (option != 'k')
-      return fx_report(fx_error(FX_ERR_USAGE, "config does not know the option %s; see flexion config --help",
-                                argv[optind - 1]));
-    keys = true;
-  }
+  int code = fx_options_read(&options, argc, argv, &keys);
+  if (code >= 0) return code;
   if (!keys) return show_or_check(argc - optind, argv + optind);
   fx_config_help(stdout);
   return fx_flush_output(0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion doctor`: what this machine offers and what flexion would use of it. Looks only at the process it
  * is run in: under mpirun each rank may see other processors, so start it the way the job is started. */
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +9,8 @@
 #include "dynamo_rt/base/status.h"
 #include "launch/commands.h"
 #include "launch/doctor.h"
+#include "launch/options.h"
+#include "launch/report.h"
 
 static void print_usage(FILE *stream) {
   fputs(
@@ -82,34 +83,24 @@ static int report(bool json) {
   json_decref(doctor.facts);
   json_decref(doctor.texts);
   json_decref(doctor.warnings);
-  if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-  fprintf(stderr, "flexion: %s: standard output cannot be written; check the disk or pipe behind it\n",
-          fx_status_text(FX_ERR_IO));
-  return fx_status_exit_code(FX_ERR_IO);
+  return fx_flush_output(code);
+}
+
+static fx_status read_option(int option, const char *word, void *json) {
+  if (option != 'j') return fx_option_unknown("doctor", word);
+  *(bool *)json = true;
+  return FX_OK;
 }
 
 int fx_cmd_doctor(int argc, char **argv) {
-  static const struct option options[] = {
+  static const struct option rows[] = {
       {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   bool json = false;
-  optind = 0; /* glibc: start over, main has parsed its own options */
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return 0;
-    }
-    if (option != 'j') {
-      fprintf(stderr, "flexion: usage error: doctor does not know the option %s; see flexion doctor --help\n",
-              argv[optind - 1]);
-      return 2;
-    }
-    json = true;
-  }
-  if (optind < argc) {
-    fprintf(stderr, "flexion: usage error: doctor takes no argument, got \"%s\"; see flexion doctor --help\n",
-            argv[optind]);
-    return 2;
-  }
+  int code = fx_options_read(&options, argc, argv, &json);
+  if (code >= 0) return code;
+  if (optind < argc)
+    return fx_report(fx_error(FX_ERR_USAGE, "doctor takes no argument, got \"%s\"; see flexion doctor --help",
+                              argv[optind]));
   return report(json);
 }

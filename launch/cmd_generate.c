@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/generate/generator.h"
-#include "dynamo_rt/exec/trace.h"
+#include "dynamo_rt/base/clock.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 
@@ -189,7 +189,7 @@ int fx_cmd_generate(int argc, char **argv) {
   fx_status status = parse(argc, argv, &args);
   if (status == FX_OK && args.help) {
     usage(stdout);
-    return 0;
+    return fx_flush_output(0);
   }
   if (status == FX_OK) status = fx_draw_init(&probe, &args.draw, 1); /* wrong options before a long load */
   if (status != FX_OK) return fx_report(status);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion kernel CONFIG`: the C code that is generated for the attention variant of a layer, and what
  * compiling it takes. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +8,9 @@
 
 #include "attention/tile/kernel.h"
 #include "core/config/config.h"
-#include "dynamo_rt/exec/trace.h"
+#include "dynamo_rt/base/clock.h"
 #include "launch/commands.h"
+#include "launch/options.h"
 #include "launch/report.h"
 
 typedef struct arguments {
@@ -31,14 +31,11 @@ static void print_usage(FILE *stream) {
         stream);
 }
 
-static fx_status read_option(int option, const char *word, arguments *a) {
-  char *end;
+static fx_status read_option(int option, const char *word, void *words) {
+  arguments *a = words;
   switch (option) {
   case 'l':
-    a->layer = strtoll(optarg, &end, 10);
-    if (end != optarg && !*end && a->layer >= 0) return FX_OK;
-    return fx_error(FX_ERR_USAGE, "--layer takes a number from 0, got \"%s\"; see flexion kernel --help",
-                    optarg);
+    return fx_option_number("kernel", "layer", 0, &a->layer);
   case 'c':
     a->compile = true;
     return FX_OK;
@@ -46,9 +43,7 @@ static fx_status read_option(int option, const char *word, arguments *a) {
     a->json = true;
     return FX_OK;
   default:
-    return fx_error(FX_ERR_USAGE,
-                    "kernel does not know the option %s, or it lacks its value; see flexion kernel --help",
-                    word);
+    return fx_option_unreadable("kernel", word);
   }
 }
 
@@ -104,7 +99,8 @@ destroy_kernel:
   return status;
 }
 
-static int show(const fx_config *config, const arguments *a) {
+static int show(const fx_config *config, const void *words) {
+  const arguments *a = words;
   int64_t layers = config->model.num_hidden_layers;
   int32_t length = (int32_t)config->train.seq_length;
   if (a->layer >= layers)
@@ -119,35 +115,21 @@ static int show(const fx_config *config, const arguments *a) {
   json_t *row = json_object();
   status =
       row ? print_kernel(config, variant, a->compile, row) : fx_error(FX_ERR_MEMORY, "no memory for JSON");
-  char *text = status == FX_OK && a->json ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (text) printf("%s\n", text);
-  free(text);
-  json_decref(row);
+  if (status == FX_OK && a->json)
+    fx_print_json(row);
+  else
+    json_decref(row);
   fx_variant_destroy(variant);
   return status == FX_OK ? fx_flush_output(0) : fx_report(status);
 }
 
 int fx_cmd_kernel(int argc, char **argv) {
-  static const struct option options[] = {{"layer", required_argument, NULL, 'l'},
-                                          {"compile", no_argument, NULL, 'c'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+  static const struct option rows[] = {{"layer", required_argument, NULL, 'l'},
+                                       {"compile", no_argument, NULL, 'c'},
+                                       {"json", no_argument, NULL, 'j'},
+                                       {"help", no_argument, NULL, 'h'},
+                                       {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   arguments a = {0};
-  optind = 0;
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return fx_report(status);
-  }
-  fx_config *config = NULL;
-  fx_status status = fx_load_arguments(argc, argv, optind, "kernel", &config);
-  if (status != FX_OK) return fx_report(status);
-  int code = show(config, &a);
-  fx_config_destroy(config);
-  return code;
+  return fx_options_run(&options, "kernel", argc, argv, &a, show);
 }

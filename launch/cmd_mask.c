@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion mask CONFIG`: what the attention mask of a configuration looks like, how it is represented, and
  * what building it takes. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +8,11 @@
 
 #include "core/bench/context.h"
 #include "core/bench/mask.h"
+#include "dynamo_rt/base/memory.h"
 #include "launch/commands.h"
-#include "launch/report.h"
+#include "launch/options.h"
 #include "launch/png.h"
+#include "launch/report.h"
 
 enum { COLUMNS = 64, ROWS = 32, MAX_PIXELS = 1024 };
 
@@ -51,16 +52,6 @@ static void print_usage(FILE *stream) {
 
 /* ---- arguments ---- */
 
-static fx_status read_number(const char *option, const char *text, int64_t least, int64_t *value) {
-  char *end;
-  long long number = strtoll(text, &end, 10);
-  if (end == text || *end || number < least)
-    return fx_error(FX_ERR_USAGE, "--%s takes a number from %lld, got \"%s\"; see flexion mask --help",
-                    option, (long long)least, text);
-  *value = number;
-  return FX_OK;
-}
-
 static fx_status read_tile(const char *text, fx_bench_mask_options *options) {
   char *end, *last = NULL;
   long q = strtol(text, &end, 10), kv = *end == 'x' ? strtol(end + 1, &last, 10) : 0;
@@ -71,25 +62,26 @@ static fx_status read_tile(const char *text, fx_bench_mask_options *options) {
   return FX_OK;
 }
 
-static fx_status read_option(int option, const char *word, arguments *a) {
+static fx_status read_option(int option, const char *word, void *words) {
+  arguments *a = words;
   int64_t seed = 0;
   switch (option) {
   case 'n':
-    return read_number("length", optarg, 1, &a->options.length);
+    return fx_option_number("mask", "length", 1, &a->options.length);
   case 'd':
-    return read_number("documents", optarg, 1, &a->options.documents);
+    return fx_option_number("mask", "documents", 1, &a->options.documents);
   case 'l':
-    return read_number("layer", optarg, 0, &a->options.layer);
+    return fx_option_number("mask", "layer", 0, &a->options.layer);
   case 'e':
-    return read_number("head", optarg, 0, &a->options.head);
+    return fx_option_number("mask", "head", 0, &a->options.head);
   case 's':
-    FX_TRY(read_number("seed", optarg, 0, &seed));
+    FX_TRY(fx_option_number("mask", "seed", 0, &seed));
     a->options.seed = (uint64_t)seed;
     return FX_OK;
   case 't':
     return read_tile(optarg, &a->options);
   case 'r':
-    return read_number("ranks", optarg, 2, &a->ranks);
+    return fx_option_number("mask", "ranks", 2, &a->ranks);
   case 'p':
     a->png = optarg;
     return FX_OK;
@@ -97,8 +89,7 @@ static fx_status read_option(int option, const char *word, arguments *a) {
     a->json = true;
     return FX_OK;
   default:
-    return fx_error(FX_ERR_USAGE,
-                    "mask does not know the option %s, or it lacks its value; see flexion mask --help", word);
+    return fx_option_unreadable("mask", word);
   }
 }
 
@@ -107,10 +98,6 @@ static fx_status read_option(int option, const char *word, arguments *a) {
 static const char *form_of(const fx_bench_mask_report *r) {
   static const char *const forms[] = {"nothing: every query sees every key", "limits", "an expression"};
   return forms[r->form];
-}
-
-static double mib(int64_t bytes) {
-  return (double)bytes / 1048576.0;
 }
 
 static void print_report(const fx_bench_mask_report *r, const arguments *a) {
@@ -130,8 +117,8 @@ static void print_report(const fx_bench_mask_report *r, const arguments *a) {
   if (r->joined)
     printf("                %lld joins: some lists are longer than the memory for them\n",
            (long long)r->joined);
-  printf("memory          %.3f MiB limits, %.3f MiB run lists, %.3f MiB scratch\n", mib(r->limit_bytes),
-         mib(r->run_bytes), mib(r->scratch_bytes));
+  printf("memory          %.3f MiB limits, %.3f MiB run lists, %.3f MiB scratch\n", fx_mib(r->limit_bytes),
+         fx_mib(r->run_bytes), fx_mib(r->scratch_bytes));
   printf("time            %.3f ms analysis, once; %.3f ms a batch: inputs %.3f, limits %.3f, rows %.3f, "
          "transposed "
          "%.3f\n",
@@ -220,15 +207,13 @@ static void print_json(const fx_bench_mask_report *r, const fx_bench_context *c,
   json_t *context = context_json(c);
   if (row && cost) json_object_update(row, cost);
   if (row && context) json_object_update(row, context);
-  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (text) printf("%s\n", text);
-  free(text);
+  fx_print_json(row);
   json_decref(context);
   json_decref(cost);
-  json_decref(row);
 }
 
-static int show(const fx_config *config, const arguments *a) {
+static int show(const fx_config *config, const void *words) {
+  const arguments *a = words;
   fx_bench_mask *mask = NULL;
   fx_bench_context context = {.ranks = 0};
   const fx_bench_mask_options *o = &a->options;
@@ -252,32 +237,18 @@ static int show(const fx_config *config, const arguments *a) {
 }
 
 int fx_cmd_mask(int argc, char **argv) {
-  static const struct option options[] = {{"length", required_argument, NULL, 'n'},
-                                          {"documents", required_argument, NULL, 'd'},
-                                          {"layer", required_argument, NULL, 'l'},
-                                          {"head", required_argument, NULL, 'e'},
-                                          {"tile", required_argument, NULL, 't'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"ranks", required_argument, NULL, 'r'},
-                                          {"png", required_argument, NULL, 'p'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+  static const struct option rows[] = {{"length", required_argument, NULL, 'n'},
+                                       {"documents", required_argument, NULL, 'd'},
+                                       {"layer", required_argument, NULL, 'l'},
+                                       {"head", required_argument, NULL, 'e'},
+                                       {"tile", required_argument, NULL, 't'},
+                                       {"seed", required_argument, NULL, 's'},
+                                       {"ranks", required_argument, NULL, 'r'},
+                                       {"png", required_argument, NULL, 'p'},
+                                       {"json", no_argument, NULL, 'j'},
+                                       {"help", no_argument, NULL, 'h'},
+                                       {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   arguments a = {.options = {.seed = 1, .tile_q = 128, .tile_kv = 128}};
-  optind = 0;
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return fx_report(status);
-  }
-  fx_config *config = NULL;
-  fx_status status = fx_load_arguments(argc, argv, optind, "mask", &config);
-  if (status != FX_OK) return fx_report(status);
-  int code = show(config, &a);
-  fx_config_destroy(config);
-  return code;
+  return fx_options_run(&options, "mask", argc, argv, &a, show);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `flexion plan CONFIG`: what a rank of a configuration would run and how much memory it needs. */
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/bench/plan.h"
+#include "dynamo_rt/base/memory.h"
 #include "launch/commands.h"
+#include "launch/options.h"
 #include "launch/report.h"
 
 typedef struct arguments {
@@ -30,10 +31,6 @@ static void print_usage(FILE *stream) {
         stream);
 }
 
-static double mib(int64_t bytes) {
-  return (double)bytes / 1048576.0;
-}
-
 /* Smaller rungs are rows of their own, with longer names. */
 static int name_width(const fx_bench_plan_report *r) {
   size_t width = 14;
@@ -50,8 +47,8 @@ static void print_plans(const fx_bench_plan_report *r) {
   for (int i = 0; i < r->count; i++) {
     const fx_bench_plan_row *p = &r->row[i];
     printf("%-*s %8d %7d %12d %7d %12.1f %12.1f %12.1f %10.1f %10.2f\n", width, p->name, p->kernels, p->fused,
-           p->collectives, p->waits, mib(p->arena_bytes), mib(p->arena_bound_bytes), mib(p->workspace_bytes),
-           p->gflop, p->gbyte);
+           p->collectives, p->waits, fx_mib(p->arena_bytes), fx_mib(p->arena_bound_bytes),
+           fx_mib(p->workspace_bytes), p->gflop, p->gbyte);
     rungs = rungs || strchr(p->name, '/');
   }
   if (rungs)
@@ -68,8 +65,8 @@ static void print_text(const fx_bench_plan_report *r, const arguments *a) {
       "\nmemory of the rank, MiB: weights %.1f, gradients %.1f, moments %.1f, arena %.1f, inputs %.1f: %.1f "
       "together;\n%.1f more on the host for checkpoints beside training. Libraries, data and communicators "
       "come on top.\n",
-      mib(m->weights), mib(m->gradients), mib(m->moments), mib(m->arena), mib(m->inputs),
-      mib(m->weights + m->gradients + m->moments + m->arena + m->inputs), mib(r->snapshot_bytes));
+      fx_mib(m->weights), fx_mib(m->gradients), fx_mib(m->moments), fx_mib(m->arena), fx_mib(m->inputs),
+      fx_mib(m->weights + m->gradients + m->moments + m->arena + m->inputs), fx_mib(r->snapshot_bytes));
   for (int i = 0; a->ledger && i < r->count; i++)
     printf("\n%s\n%s", r->row[i].name, r->row[i].ledger[0] ? r->row[i].ledger : "no collectives\n");
 }
@@ -92,13 +89,11 @@ static void print_json(const fx_bench_plan_report *r) {
                 (json_int_t)m->weights, "gradient_bytes", (json_int_t)m->gradients, "moment_bytes",
                 (json_int_t)m->moments, "arena_bytes", (json_int_t)m->arena, "input_bytes",
                 (json_int_t)m->inputs, "snapshot_bytes", (json_int_t)r->snapshot_bytes, "plans", plans);
-  char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-  if (text) printf("%s\n", text);
-  free(text);
-  json_decref(row);
+  fx_print_json(row);
 }
 
-static fx_status read_option(int option, const char *word, arguments *a) {
+static fx_status read_option(int option, const char *word, void *words) {
+  arguments *a = words;
   char *end = NULL;
   long ranks;
   switch (option) {
@@ -119,36 +114,27 @@ static fx_status read_option(int option, const char *word, arguments *a) {
     a->json = true;
     return FX_OK;
   default:
-    return fx_error(FX_ERR_USAGE,
-                    "plan does not know the option %s, or it lacks its value; see flexion plan --help", word);
+    return fx_option_unreadable("plan", word);
   }
 }
 
+static int show(const fx_config *config, const void *words) {
+  const arguments *a = words;
+  fx_bench_plan_report report;
+  fx_status status = fx_bench_plan(config, a->ranks, a->gpu, &report);
+  if (status == FX_OK) print_text(&report, a);
+  if (status == FX_OK && a->json) print_json(&report);
+  int code = status == FX_OK ? fx_flush_output(0) : fx_report(status);
+  fx_bench_plan_fini(&report);
+  return code;
+}
+
 int fx_cmd_plan(int argc, char **argv) {
-  static const struct option options[] = {
+  static const struct option rows[] = {
       {"ranks", required_argument, NULL, 'n'}, {"gpu", no_argument, NULL, 'g'},
       {"ledger", no_argument, NULL, 'l'},      {"json", no_argument, NULL, 'j'},
       {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+  static const fx_options options = {rows, read_option, print_usage};
   arguments a = {0};
-  optind = 0;
-  opterr = 0;
-  for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-    if (option == 'h') {
-      print_usage(stdout);
-      return fx_flush_output(0);
-    }
-    fx_status status = read_option(option, argv[optind - 1], &a);
-    if (status != FX_OK) return fx_report(status);
-  }
-  fx_config *config = NULL;
-  fx_bench_plan_report report;
-  fx_status status = fx_load_arguments(argc, argv, optind, "plan", &config);
-  if (status != FX_OK) return fx_report(status);
-  status = fx_bench_plan(config, a.ranks, a.gpu, &report);
-  if (status == FX_OK) print_text(&report, &a);
-  if (status == FX_OK && a.json) print_json(&report);
-  int code = status == FX_OK ? fx_flush_output(0) : fx_report(status);
-  fx_bench_plan_fini(&report);
-  fx_config_destroy(config);
-  return code;
+  return fx_options_run(&options, "plan", argc, argv, &a, show);
 }

@@ -10,6 +10,7 @@
 
 #include "core/train/trainer.h"
 #include "launch/commands.h"
+#include "launch/report.h"
 #include "parallel/comm/mpi/bootstrap.h"
 
 static void usage(FILE *stream) {
@@ -44,7 +45,7 @@ static int parse(int argc, char **argv, arguments *out) {
     switch (c) {
     case 'h':
       usage(stdout);
-      return 0;
+      return fx_flush_output(0);
     case 'j':
       out->json = true;
       break;
@@ -111,10 +112,7 @@ static void print_json(const fx_train_report *r) {
   json_object_set_new(row, "capture_ms", json_real(r->capture_ms));
   json_object_set_new(row, "arena_bytes", json_integer(r->arena_bytes));
   json_object_set_new(row, "arena_bound_bytes", json_integer(r->arena_bound_bytes));
-  char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
-  if (text) printf("%s\n", text);
-  free(text);
-  json_decref(row);
+  fx_print_json(row);
 }
 
 static void end_job(void *ctx, fx_status status) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/layer_options.h"
 
-#include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "launch/options.h"
 
 void fx_layer_arguments_explain(FILE *stream) {
   fputs("  --length N        positions (default train.seq_length)\n"
@@ -18,16 +18,6 @@ void fx_layer_arguments_explain(FILE *stream) {
         stream);
 }
 
-static fx_status read_number(const fx_layer_arguments *a, const char *option, int64_t least, int64_t *value) {
-  char *end;
-  long long number = strtoll(optarg, &end, 10);
-  if (end == optarg || *end || number < least)
-    return fx_error(FX_ERR_USAGE, "--%s takes a number from %lld, got \"%s\"; see flexion %s --help", option,
-                    (long long)least, optarg, a->command);
-  *value = number;
-  return FX_OK;
-}
-
 static fx_status read_dtype(fx_dtype *dtype) {
   if (strcmp(optarg, "float32") == 0)
     *dtype = FX_F32;
@@ -38,63 +28,52 @@ static fx_status read_dtype(fx_dtype *dtype) {
   return FX_OK;
 }
 
-static fx_status refuse(const fx_layer_arguments *a, const char *word) {
-  return fx_error(FX_ERR_USAGE,
-                  "%s does not know the option %s, or it lacks its value; see flexion %s --help", a->command,
-                  word, a->command);
-}
-
-static fx_status read_option(int option, const char *word, fx_layer_arguments *a) {
+static fx_status read_option(int option, const char *word, void *arguments) {
+  fx_layer_arguments *a = arguments;
   int64_t number = 0;
   switch (option) {
   case 'n':
-    return read_number(a, "length", 1, &a->options.length);
+    return fx_option_number(a->command, "length", 1, &a->options.length);
   case 'b':
-    return read_number(a, "batch", 1, &a->options.batch);
+    return fx_option_number(a->command, "batch", 1, &a->options.batch);
   case 'd':
-    return read_number(a, "documents", 1, &a->options.documents);
+    return fx_option_number(a->command, "documents", 1, &a->options.documents);
   case 'l':
-    return read_number(a, "layer", 0, &a->options.layer);
+    return fx_option_number(a->command, "layer", 0, &a->options.layer);
   case 's':
-    FX_TRY(read_number(a, "seed", 0, &number));
+    FX_TRY(fx_option_number(a->command, "seed", 0, &number));
     a->options.seed = (uint64_t)number;
     return FX_OK;
   case 't':
     return read_dtype(&a->options.dtype);
   case 'i':
-    FX_TRY(read_number(a, "steps", 1, &number));
+    FX_TRY(fx_option_number(a->command, "steps", 1, &number));
     a->options.steps = number > INT32_MAX ? INT32_MAX : (int)number;
     return FX_OK;
   case 'm':
     a->memory = true;
-    return a->takes_memory ? FX_OK : refuse(a, word);
+    return a->takes_memory ? FX_OK : fx_option_unreadable(a->command, word);
   case 'j':
     a->json = true;
     return FX_OK;
-  case 'h':
-    a->help = true;
-    return FX_OK;
   default:
-    return refuse(a, word);
+    return fx_option_unreadable(a->command, word);
   }
 }
 
-fx_status fx_layer_arguments_read(int argc, char **argv, fx_layer_arguments *a) {
-  static const struct option options[] = {{"length", required_argument, NULL, 'n'},
-                                          {"batch", required_argument, NULL, 'b'},
-                                          {"documents", required_argument, NULL, 'd'},
-                                          {"layer", required_argument, NULL, 'l'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"dtype", required_argument, NULL, 't'},
-                                          {"steps", required_argument, NULL, 'i'},
-                                          {"memory", no_argument, NULL, 'm'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+int fx_layer_arguments_read(int argc, char **argv, void (*print_usage)(FILE *stream), fx_layer_arguments *a) {
+  static const struct option rows[] = {{"length", required_argument, NULL, 'n'},
+                                       {"batch", required_argument, NULL, 'b'},
+                                       {"documents", required_argument, NULL, 'd'},
+                                       {"layer", required_argument, NULL, 'l'},
+                                       {"seed", required_argument, NULL, 's'},
+                                       {"dtype", required_argument, NULL, 't'},
+                                       {"steps", required_argument, NULL, 'i'},
+                                       {"memory", no_argument, NULL, 'm'},
+                                       {"json", no_argument, NULL, 'j'},
+                                       {"help", no_argument, NULL, 'h'},
+                                       {NULL, 0, NULL, 0}};
   a->options = (fx_bench_layer_options){.batch = 1, .seed = 1, .dtype = FX_DTYPE_COUNT};
-  optind = 0;
-  opterr = 0;
-  for (int option; !a->help && (option = getopt_long(argc, argv, "h", options, NULL)) != -1;)
-    FX_TRY(read_option(option, argv[optind - 1], a));
-  return FX_OK;
+  const fx_options options = {rows, read_option, print_usage};
+  return fx_options_read(&options, argc, argv, a);
 }

@@ -3,6 +3,8 @@
 #ifndef FX_LAUNCH_LAYER_OPTIONS_H
 #define FX_LAUNCH_LAYER_OPTIONS_H
 
+#include <stdio.h>
+
 #include "core/bench/layer.h"
 
 #ifdef __cplusplus
@@ -13,12 +15,12 @@ typedef struct fx_layer_arguments {
   const char *command; /* its words, as "bench attention"; set by the caller, as is: */
   bool takes_memory;   /* whether --memory is an option */
   fx_bench_layer_options options;
-  bool memory, json, help;
+  bool memory, json;
 } fx_layer_arguments;
 
-/* Reads the options of argv; optind is where the configuration stands. Steps stay 0 where none are given.
- * FX_ERR_USAGE: an option that is unknown or whose value is none. */
-fx_status fx_layer_arguments_read(int argc, char **argv, fx_layer_arguments *arguments);
+/* As fx_options_read; optind is where the configuration stands. Steps stay 0 where none are given. */
+int fx_layer_arguments_read(int argc, char **argv, void (*print_usage)(FILE *stream),
+                            fx_layer_arguments *arguments);
 
 /* The lines about the options that all of these commands have, but for --steps, --json and --help. */
 void fx_layer_arguments_explain(FILE *stream);

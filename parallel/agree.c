@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 #include "parallel/comm/missing.h"
@@ -137,16 +138,10 @@ free_texts:
   return status;
 }
 
-static int64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, const char *const *ledgers,
                          int count, int timeout_ms) {
   char *mine = NULL, *all = NULL;
-  int64_t bytes = 0, *offsets = NULL, begin = now_ms();
+  int64_t bytes = 0, *offsets = NULL, begin = fx_now_ms();
   fx_status status = FX_OK;
   FX_TRY(pack_plans(plan_names, ledgers, count, &mine, &bytes));
   fx_hash128 digest = fx_hash128_of(mine, (size_t)bytes);
@@ -159,7 +154,7 @@ fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, con
     equal = equal && memcmp(&digests[r], &digests[0], sizeof digest) == 0;
   if (!equal)
     status =
-        find_difference(control, digests, mine, bytes, fx_max_i64(timeout_ms - (now_ms() - begin), 1000));
+        find_difference(control, digests, mine, bytes, fx_max_i64(timeout_ms - (fx_now_ms() - begin), 1000));
 free_messages:
   free(all);
   free(offsets);
@@ -187,11 +182,7 @@ typedef struct ready_job {
 } ready_job;
 
 static ready_state ready_pause(ready_job *job, int wait_ms) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  int64_t ns = until.tv_nsec + (int64_t)(wait_ms % 1000) * 1000000;
-  until.tv_sec += wait_ms / 1000 + ns / 1000000000;
-  until.tv_nsec = ns % 1000000000;
+  struct timespec until = fx_time_after_ms(wait_ms);
   pthread_mutex_lock(&job->mutex);
   if (wait_ms > 0)
     while (job->state == READY_WORKING)
@@ -227,7 +218,7 @@ static fx_status ready_look(const ready_job *job, const heartbeat *beats, bool *
 
 static fx_status ready_rounds(ready_job *job) {
   int size = job->control->size;
-  int64_t *offsets = NULL, begin = now_ms(), next_log_ms = 2000;
+  int64_t *offsets = NULL, begin = fx_now_ms(), next_log_ms = 2000;
   bool *working = NULL, over = false;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets), free_scratch);
@@ -235,11 +226,11 @@ static fx_status ready_rounds(ready_job *job) {
   for (int round = 0; !over; round++) {
     char *all = NULL;
     heartbeat mine = {.state = (int32_t)ready_pause(job, round ? job->options.heartbeat_ms : 0)};
-    mine.given_up = now_ms() - begin > job->options.timeout_ms;
+    mine.given_up = fx_now_ms() - begin > job->options.timeout_ms;
     FX_TRY_GOTO(fx_control_all_gather(job->control, &mine, sizeof mine, &all, offsets,
                                       job->options.silence_ms + job->options.heartbeat_ms),
                 free_scratch);
-    status = ready_look(job, (const heartbeat *)all, working, now_ms() - begin, &next_log_ms, &over);
+    status = ready_look(job, (const heartbeat *)all, working, fx_now_ms() - begin, &next_log_ms, &over);
     free(all);
     if (status != FX_OK) goto free_scratch;
   }

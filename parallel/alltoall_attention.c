@@ -64,6 +64,16 @@ static fx_value to_rows(fx_graph *graph, const exchange *e, fx_value x) {
   return fx_reshape(graph, x, 4, (int64_t[]){e->B, e->T, size * heads, D});
 }
 
+/* lse [B, heads, size T] -> [B, size heads, T]; it travels as rows whose heads are one number each. */
+static fx_value lse_to_rows(fx_graph *graph, const exchange *e, fx_value lse) {
+  if (fx_graph_status(graph) != FX_OK) return FX_NONE;
+  int64_t size = e->comm->size, heads = fx_graph_type(graph, lse)->dim[1];
+  lse = fx_copy(graph, fx_swap_dims(graph, lse, 1, 2));
+  lse = to_rows(graph, e, fx_reshape(graph, lse, 4, (int64_t[]){e->B, size * e->T, heads, 1}));
+  lse = fx_reshape(graph, lse, 3, (int64_t[]){e->B, e->T, size * heads});
+  return fx_copy(graph, fx_swap_dims(graph, lse, 1, 2));
+}
+
 /* ---- a part of a vector of parameters: its gradient is zero elsewhere ---- */
 
 typedef struct part_attr {
@@ -123,7 +133,8 @@ static fx_status check(fx_graph *graph, const fx_comm *comm, fx_value q, fx_valu
 }
 
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,
-                               fx_value v, const fx_attention_inputs *inputs, fx_attention_attr attr) {
+                               fx_value v, const fx_attention_inputs *inputs, fx_attention_attr attr,
+                               fx_value *lse) {
   fx_status status = check(graph, comm, q, k);
   if (status != FX_OK) return fx_graph_fail(graph, status);
   const fx_type *rows = fx_graph_type(graph, q);
@@ -135,5 +146,7 @@ fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_
   if (attr.all_heads == 0) attr.all_heads = all;
   attr.first_head += first;
   q = to_heads(graph, &e, q), k = to_heads(graph, &e, k), v = to_heads(graph, &e, v);
-  return to_rows(graph, &e, fx_flex_attention(graph, q, k, v, &mine, attr, NULL));
+  fx_value own_lse, out = to_rows(graph, &e, fx_flex_attention(graph, q, k, v, &mine, attr, &own_lse));
+  if (lse) *lse = lse_to_rows(graph, &e, own_lse);
+  return out;
 }

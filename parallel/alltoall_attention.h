@@ -10,7 +10,8 @@
 /* As fx_context_attention. Rank r's rows are positions [r T_local, (r + 1) T_local); the ranks divide both
  * numbers of heads. Limits and run lists are those of all rows and keys, in order. */
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,
-                               fx_value v, const fx_attention_inputs *inputs, fx_attention_attr attr);
+                               fx_value v, const fx_attention_inputs *inputs, fx_attention_attr attr,
+                               fx_value *lse);
 
 /* [a * b, ...] seen as [a, b, rest], its first two dimensions exchanged: b * a times `rest` elements, under
  * whatever shape; x itself where one of them is 1. */

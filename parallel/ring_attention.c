@@ -56,7 +56,7 @@ typedef struct context_attr {
   fx_attention_attr attention;
 } context_attr;
 
-/* Inputs of the last node. OUT comes first: the node's output is another look at it. */
+/* Inputs of the last node. Its outputs are other looks at OUT, which comes first, and at LSE. */
 enum { OUT, LSE, Q, K, V, BLOCKS, LIMITS, RUNS_BACKWARD, BUFFERS, INDEX, BASE, SINKS, TABLE };
 enum { NUM_IN = TABLE + FX_VARIANT_MAX_TABLES };
 
@@ -142,11 +142,17 @@ static fx_value scatter_sum(fx_graph *graph, const context_attr *a, fx_value x, 
   return fx_reduce_scatter(graph, a->comm, (fx_lane)a->lane, x);
 }
 
-/* Where dq comes apart, what its kernel and that of dk and dv share. */
+/* Gradients of the outputs; only dlse may be FX_NONE. */
+typedef struct output_gradients {
+  fx_value dout, dlse;
+} output_gradients;
+
+/* What the kernel of dq and that of dk and dv share where dq comes apart, and what lse's gradient adds. */
 static fx_value prepare(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value k, fx_value v,
-                        fx_value dout, const fx_attention_inputs *inputs) {
-  if (!a->attention.dq_apart) return FX_NONE;
-  return fx_flex_attention_prepare(graph, in[Q], k, v, in[OUT], in[LSE], dout, FX_NONE, inputs, a->attention);
+                        const output_gradients *d, const fx_attention_inputs *inputs) {
+  if (!a->attention.dq_apart && d->dlse == FX_NONE) return FX_NONE;
+  return fx_flex_attention_prepare(graph, in[Q], k, v, in[OUT], in[LSE], d->dout, d->dlse, inputs,
+                                   a->attention);
 }
 
 /* Gradients of the parameters of a chunk, onto those of the chunks before. */
@@ -154,8 +160,8 @@ static void add_params(fx_graph *graph, const fx_value *grads, fx_value *din) {
   for (int i = 0; i < FX_ATTENTION_PARAMS; i++) din[SINKS + i] = sum_of(graph, din[SINKS + i], grads[i]);
 }
 
-static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
-                               const fx_attention_inputs *inputs, fx_value *din) {
+static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_value *in,
+                               const output_gradients *d, const fx_attention_inputs *inputs, fx_value *din) {
   enum { KEYS = FX_ATTENTION_OF_KEYS, ROWS = FX_ATTENTION_OF_ROWS };
   fx_value all_k, all_v, params[FX_ATTENTION_PARAMS];
   fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
@@ -163,14 +169,14 @@ static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_
   bool apart = a->attention.dq_apart;
   gather_keys(graph, a, in[K], in[V], s, &all_k, &all_v);
   fx_attention_inputs all = all_inputs(graph, a->comm, inputs, in[BLOCKS]);
-  fx_value prepared = prepare(graph, a, in, all_k, all_v, dout, &all);
-  fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, prepared, &all, a->attention,
-                             apart ? KEYS : KEYS | ROWS, true, &sums, params);
+  fx_value prepared = prepare(graph, a, in, all_k, all_v, d, &all);
+  fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], d->dout, prepared, &all,
+                             a->attention, apart ? KEYS : KEYS | ROWS, true, &sums, params);
   add_params(graph, params, din);
   sums.dk = scatter_sum(graph, a, sums.dk, s); /* they travel while dq is computed */
   sums.dv = scatter_sum(graph, a, sums.dv, s);
   if (apart)
-    fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], dout, prepared, &all,
+    fx_flex_attention_grad_add(graph, in[Q], all_k, all_v, in[OUT], in[LSE], d->dout, prepared, &all,
                                a->attention, ROWS, true, &sums, NULL);
   give_gradients(graph, &sums, s, din);
 }
@@ -304,15 +310,15 @@ static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_ste
   if (size > 1) add_home(graph, blocks, &home, sums);
 }
 
-static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in, fx_value dout,
-                          const fx_attention_inputs *inputs, fx_value *din) {
+static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in,
+                          const output_gradients *d, const fx_attention_inputs *inputs, fx_value *din) {
   fx_context_blocks blocks = {in[BLOCKS], in[INDEX], in[BASE], a->capacity};
   sizes s = sizes_of(graph, in[K]);
   fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
-  ring_step own = {.in = in, .dout = dout, .prepared = FX_NONE, .k = in[K], .v = in[V]};
+  ring_step own = {.in = in, .dout = d->dout, .prepared = FX_NONE, .k = in[K], .v = in[V]};
   own.inputs = chunk_inputs(graph, a, inputs, &blocks, a->comm->rank);
   fx_value here = pack_travelling(graph, a, in[K], in[V], &blocks, s);
-  own.prepared = prepare(graph, a, in, in[K], in[V], dout, &own.inputs);
+  own.prepared = prepare(graph, a, in, in[K], in[V], d, &own.inputs);
   (a->attention.dq_apart ? ring_backward_apart : ring_backward_joint)(graph, a, &own, here, &blocks, inputs,
                                                                       &sums, din);
   give_gradients(graph, &sums, s, din);
@@ -323,6 +329,7 @@ static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value
 static fx_status context_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)attr;
   out[0] = *in[OUT];
+  out[1] = *in[LSE];
   return FX_OK;
 }
 
@@ -336,7 +343,9 @@ static fx_status context_vjp(fx_graph *graph, const fx_node *node, const fx_valu
   inputs.buffers = in[BUFFERS];
   inputs.sinks = in[SINKS];
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[TABLE + t];
-  (a->exchange == FX_CONTEXT_RING ? ring_backward : allgather_backward)(graph, a, in, dout[0], &inputs, din);
+  output_gradients d = {dout[0], dout[1]};
+  if (d.dout == FX_NONE) d.dout = fx_zeros_like(graph, in[OUT]); /* only lse was used */
+  (a->exchange == FX_CONTEXT_RING ? ring_backward : allgather_backward)(graph, a, in, &d, &inputs, din);
   return fx_graph_status(graph);
 }
 
@@ -344,9 +353,10 @@ static const fx_op g_context_attention = {
     .name = "context_attention",
     .min_in = LIMITS,
     .max_in = NUM_IN,
-    .num_out = 1,
+    .num_out = 2,
     .attr_bytes = sizeof(context_attr),
     .effects = FX_EFFECT_VIEW,
+    .must_alias = {0, 1 + LSE},
     .infer = context_infer,
     .vjp = context_vjp,
 };
@@ -374,11 +384,12 @@ fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_c
                               fx_value q, fx_value k, fx_value v, const fx_context_blocks *blocks,
                               const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse) {
   context_attr a;
-  fx_value in[NUM_IN];
+  fx_value in[NUM_IN], out[2];
   if (lse) *lse = FX_NONE;
   fx_status status = check(graph, comm, q, k, blocks->all);
   if (status != FX_OK) return fx_graph_fail(graph, status);
-  if (exchange == FX_CONTEXT_ALLTOALL) return fx_alltoall_attention(graph, comm, lane, q, k, v, inputs, attr);
+  if (exchange == FX_CONTEXT_ALLTOALL)
+    return fx_alltoall_attention(graph, comm, lane, q, k, v, inputs, attr, lse);
   memset(&a, 0, sizeof a);
   a.comm = comm;
   a.lane = (int32_t)lane;
@@ -392,6 +403,7 @@ fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_c
   in[LIMITS] = inputs->limits, in[RUNS_BACKWARD] = inputs->runs_backward;
   in[BUFFERS] = inputs->buffers, in[SINKS] = inputs->sinks;
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[TABLE + t] = inputs->table[t];
-  if (lse) *lse = in[LSE];
-  return fx_graph_record(graph, &g_context_attention, &a, in, NULL);
+  fx_graph_record(graph, &g_context_attention, &a, in, out);
+  if (lse) *lse = out[1];
+  return out[0];
 }

@@ -68,8 +68,8 @@ typedef struct fx_context_blocks {
  * rows. Run lists are for fx_context_keys keys, fx_context_lists of them, each padded to the same number of
  * words; with an index those of other ranks are for their travelling blocks. Sinks and tables are whole on
  * every rank and so are used once a row: their gradients are this rank's rows' share, to be summed over the
- * ranks like those of any parameter. Exchanges run on `lane`. Collective over comm. *lse (may be NULL;
- * FX_NONE with alltoall) is not differentiable. */
+ * ranks like those of any parameter. Exchanges run on `lane`. Collective over comm. *lse (may be NULL):
+ * [B, H, T_local], of this rank's rows, differentiable; alltoall exchanges it only where it is asked for. */
 fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_context_exchange exchange,
                               fx_value q, fx_value k, fx_value v, const fx_context_blocks *blocks,
                               const fx_attention_inputs *inputs, fx_attention_attr attr, fx_value *lse);

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/exec/trace.h"
 #include "parallel/comm/missing.h"
 
 enum {

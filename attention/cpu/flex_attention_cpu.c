@@ -155,9 +155,9 @@ static fx_attention_out sum_out(const fx_type *like, float *data) {
   return (fx_attention_out){data, like->dim[1] * time, time, head, FX_F32};
 }
 
-/* gradient: dq, dk, dv */
+/* gradient: dq, dk, dv; dlse may be NULL */
 static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *attr,
-                          const fx_attention_out gradient[3], const fx_tensor *dlse) {
+                          const fx_attention_out gradient[3], const float *dlse) {
   enum { OUT = FIRST_OWN, LSE, DOUT };
   bound_shape bound;
   FX_TRY(bind_shape(args, attr, FX_ATTENTION_BACKWARD, &bound));
@@ -169,7 +169,7 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
                                     .out = view_in(args->in[OUT]),
                                     .dout = view_in(args->in[DOUT]),
                                     .lse = args->in[LSE]->data,
-                                    .dlse = dlse ? dlse->data : NULL,
+                                    .dlse = dlse,
                                     .dq = gradient[0],
                                     .dk = gradient[1],
                                     .dv = gradient[2],
@@ -187,14 +187,25 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
 }
 
 fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
-  enum { DLSE = FIRST_OWN + 3 };
+  const fx_tensor *dlse = args->in[FIRST_OWN + 3];
   fx_attention_out gradient[3];
   for (int i = 0; i < 3; i++) gradient[i] = view_out(args->out[i]);
-  return backward(args, args->attr, gradient, args->in[DLSE]);
+  return backward(args, args->attr, gradient, dlse ? dlse->data : NULL);
+}
+
+/* Where delta stands among what is prepared. */
+static float *delta_of(const fx_tensor *prepared) {
+  return (float *)prepared->data + fx_type_numel(&prepared->type) / 3;
 }
 
 fx_status fx_flex_attention_prepare_cpu(const fx_kernel_args *args) {
-  (void)args;
+  const fx_tensor *dlse = args->in[FIRST_OWN + 3];
+  float *delta = delta_of(args->out[0]);
+  size_t bytes = fx_type_bytes(&args->out[0]->type) / 3;
+  if (dlse)
+    memcpy(delta, dlse->data, bytes);
+  else
+    memset(delta, 0, bytes);
   return FX_OK;
 }
 
@@ -214,6 +225,7 @@ size_t fx_flex_attention_grad_add_workspace_cpu(const fx_type *const *in, const 
 
 fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args) {
   const fx_attention_add_attr *attr = args->attr;
+  const fx_tensor *prepared = args->in[FIRST_OWN + 3];
   fx_attention_out gradient[3];
   const fx_type *in[FIRST_OWN] = {NULL};
   for (int i = 0; i < FIRST_OWN; i++)
@@ -225,7 +237,7 @@ fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args) {
     gradient[i] = sum_out(in[i], direct ? args->out[i]->data : own);
     if (!direct) own += fx_type_numel(in[i]);
   }
-  FX_TRY(backward(args, &attr->attention, gradient, NULL));
+  FX_TRY(backward(args, &attr->attention, gradient, prepared ? delta_of(prepared) : NULL));
   for (int i = 0; i < 3 && !attr->first; i++) {
     float *sum = args->out[i] ? args->out[i]->data : NULL;
     const float *part = gradient[i].data;

@@ -17,7 +17,7 @@ typedef struct fx_attention_add_attr {
 
 fx_status fx_flex_attention_cpu(const fx_kernel_args *args);
 fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args);
-/* Leaves what it makes as it is: the CPU's kernels take everything from out, lse and dout. */
+/* Only delta is defined, and holds what the CPU's kernels do not take from out, lse and dout: dlse, or 0. */
 fx_status fx_flex_attention_prepare_cpu(const fx_kernel_args *args);
 /* Computes all parts and adds those that are wanted: of use where dq does not come apart. */
 fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args);

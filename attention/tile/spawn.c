@@ -15,14 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 
 extern char **environ;
 
 static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+  return 1e-9 * (double)fx_now_ns();
 }
 
 /* The child leads a process group of its own, so that what it starts ends with it. It gets default signal

@@ -12,6 +12,7 @@
 #include "core/bench/product.h"
 #include "core/train/device.h"
 #include "core/train/memory.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 
 enum { GEMM_SIZE = 2048, GPU_GEMM_SIZE = 8192 };
@@ -172,23 +173,18 @@ static fx_status prepare(bench *b, int64_t length, fx_bench_attention_report *r)
   return FX_OK;
 }
 
-static int64_t gpu_in_use(const bench *b) {
-  size_t used = 0, total = 0;
-  return fx_device_memory_info(b->device, &used, &total) == FX_OK ? (int64_t)used : 0;
-}
-
 /* Everything at one length. */
 static fx_status run_length(bench *b, int64_t length, int steps, fx_bench_attention_report *r,
                             fx_bench_attention_memory *memory) {
   bool gpu = b->device->backend != FX_BACKEND_CPU;
   fx_memory_reset_peak();
-  int64_t before = gpu ? gpu_in_use(b) : fx_memory_resident();
+  int64_t before = gpu ? fx_device_memory_used(b->device) : fx_memory_resident();
   fx_status status = prepare(b, length, r);
   if (status == FX_OK) status = time_steps(b, steps, r);
   if (status == FX_OK) {
     const fx_variant *variant = b->layer.kind->flex->variant;
     account(&b->layer, memory);
-    memory->peak_bytes = (gpu ? gpu_in_use(b) : fx_memory_peak()) - before;
+    memory->peak_bytes = (gpu ? fx_device_memory_used(b->device) : fx_memory_peak()) - before;
     snprintf(r->name, sizeof r->name, "%s", variant->name);
     snprintf(r->text, sizeof r->text, "%s", variant->text);
     status = describe_mask(&b->layer, r);

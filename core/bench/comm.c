@@ -6,8 +6,8 @@
 
 #include "core/bench/machine.h"
 #include "core/train/device.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/exec/trace.h"
 #include "parallel/topology.h"
 
 enum { REPEATS = 7, TIMEOUT_MS = 120000 };

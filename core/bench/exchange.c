@@ -13,6 +13,7 @@
 #include "core/bench/context.h"
 #include "core/bench/machine.h"
 #include "core/train/device.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "parallel/topology.h"
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/peak.h"
-#include "dynamo_rt/exec/trace.h"
 #include "dynamo_rt/base/isa.h"
 
 enum { REPEATS = 7, LANES = 16, CHAINS = 12, FMA_LOOPS = 1000000, COPY_BYTES = 256 << 20 };

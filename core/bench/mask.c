@@ -7,8 +7,8 @@
 
 #include "core/bench/synthetic.h"
 #include "core/bench/visible.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
-#include "dynamo_rt/exec/trace.h"
 
 enum { REPEATS = 3, MAX_LENGTH = 1 << 24 };
 

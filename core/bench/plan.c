@@ -34,9 +34,10 @@ static int list_phases(const fx_config *config, const parts *p, fx_phase phases[
   return count;
 }
 
-static fx_status build(const fx_config *config, fx_control *control, bool gpu, parts *p) {
+/* Writes r->topology, which the stepper borrows. */
+static fx_status build(const fx_config *config, fx_control *control, bool gpu, parts *p,
+                       fx_bench_plan_report *r) {
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
-  char text[64];
   FX_TRY(make_device(gpu, &p->device));
   FX_TRY(
       fx_topology_create(control, (int)config->parallel.tensor, (int)config->parallel.context, &p->topology));
@@ -52,7 +53,7 @@ static fx_status build(const fx_config *config, fx_control *control, bool gpu, p
                          .B = B,
                          .T = p->attention->rows,
                          .attention = p->attention,
-                         .topology = fx_topology_text(shape, text, sizeof text),
+                         .topology = fx_topology_text(shape, r->topology, sizeof r->topology),
                          .dp = p->topology->comm.dp_cp,
                          .inputs = p->inputs,
                          .device = p->device,
@@ -94,8 +95,6 @@ static fx_status describe(const fx_config *config, parts *p, fx_bench_plan_repor
     r->memory.arena = fx_max_i64(r->memory.arena, row->arena_bytes);
     r->memory.arena_bound = fx_max_i64(r->memory.arena_bound, row->arena_bound_bytes);
   }
-  fx_topology_shape shape = {p->topology->tp, p->topology->cp, p->topology->dp};
-  fx_topology_text(shape, r->topology, sizeof r->topology);
   snprintf(r->attention, sizeof r->attention, "%s", p->attention->text);
   r->dtype = p->model->params.dtype;
   r->snapshot_bytes = 3 * p->model->params.num_own * (int64_t)sizeof(float);
@@ -114,7 +113,7 @@ fx_status fx_bench_plan(const fx_config *config, int ranks, bool gpu, fx_bench_p
   report->params = fx_model_num_params(whole);
   fx_model_destroy(whole);
   FX_TRY(fx_control_create_dry(0, ranks, &control));
-  fx_status status = build(config, control, gpu, &p);
+  fx_status status = build(config, control, gpu, &p, report);
   if (status == FX_OK) status = describe(config, &p, report);
   fx_stepper_destroy(p.stepper);
   fx_inputs_destroy(p.inputs);

@@ -8,6 +8,7 @@
 #include "core/train/device.h"
 #include "core/train/step.h"
 #include "core/train/threads.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"
 #include "dynamo_rt/device/peak.h"

@@ -25,6 +25,7 @@
 
 #include "core/checkpoint/files.h"
 #include "data/h5/h5_file.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 
 enum { WAIT_MS = 30 * 60 * 1000, CHUNK_BYTES = 2 << 20 };
@@ -249,17 +250,11 @@ static fx_status write_failed(const char *path) {
   return fx_error(FX_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Sleeps after work that began at `begin_ns`, so that work takes `percent` of the time. */
 static void pace(const save_job *job, int64_t begin_ns) {
   int percent = __atomic_load_n(&job->percent, __ATOMIC_ACQUIRE);
   if (percent >= 100) return;
-  int64_t rest = (now_ns() - begin_ns) * (100 - percent) / percent;
+  int64_t rest = (fx_now_ns() - begin_ns) * (100 - percent) / percent;
   if (rest > 500000000) rest = 500000000; /* a slow disk rests by itself */
   struct timespec pause = {rest / 1000000000, rest % 1000000000};
   nanosleep(&pause, NULL);
@@ -272,7 +267,7 @@ static fx_status write_piece(const save_job *job, int fd, const char *path, fx_c
   if (!hasher) return fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
   fx_status status = FX_OK;
   for (int64_t done = 0; done < piece->bytes && status == FX_OK;) {
-    int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done), began = now_ns();
+    int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done), began = fx_now_ns();
     const char *data = piece->data + done;
     if (piece->line_bytes < piece->bytes) {
       fx_ckpt_piece_copy(piece, done, chunk, buffer);
@@ -475,7 +470,7 @@ fx_status fx_ckpt_save_begin(fx_control *control, const char *dir, const fx_ckpt
   job->control = control;
   job->rank = control ? control->rank : 0;
   job->size = control ? control->size : 1;
-  job->begin_ns = now_ns();
+  job->begin_ns = fx_now_ns();
   job->percent = 100;
   status = agree(job, own(job, dir, state, config_text, regions, n));
   if (status == FX_OK) status = begin(job, n, replica_rank, replica_size);
@@ -501,7 +496,7 @@ void fx_ckpt_save_abandon(fx_ckpt_writer *writer) {
 
 static void report(const save_job *job, const fx_log *log) {
   int64_t bytes = 0;
-  double seconds = (double)(now_ns() - job->begin_ns) / 1e9;
+  double seconds = (double)(fx_now_ns() - job->begin_ns) / 1e9;
   for (int64_t i = 0; i < job->manifest.n_fragments; i++) bytes += job->manifest.fragments[i].bytes;
   fx_info(log, "saved %s: %" PRId64 " tensors, %.1f MiB in %.2f s", job->path, job->manifest.n_tensors,
           (double)bytes / 1048576.0, seconds);

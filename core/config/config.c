@@ -19,7 +19,7 @@ fx_status fx_config_create(const char *name, fx_config **out) {
   if (cfg->origins) cfg->origins->name = fx_strdup(name);
   if (!cfg->origins || !cfg->origins->name) {
     fx_config_destroy(cfg);
-    return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+    return fx_config_no_memory();
   }
   *out = cfg;
   return FX_OK;
@@ -44,7 +44,7 @@ const char *fx_config_origin(const fx_config *cfg, const fx_key *key) {
 
 fx_status fx_config_set_origin(fx_config *cfg, const fx_key *key, const char *where) {
   char *copy = fx_strdup(where);
-  if (!copy) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  if (!copy) return fx_config_no_memory();
   free(cfg->origins->where[key - fx_schema]);
   cfg->origins->where[key - fx_schema] = copy;
   return FX_OK;

@@ -109,7 +109,7 @@ static fx_status include_one(fx_config *cfg, const fx_source *source, const yaml
   const char *name = fx_node_text(item), *slash = strrchr(source->name, '/');
   int folder = slash && *name != '/' ? (int)(slash - source->name) + 1 : 0;
   char *path = fx_strfmt("%.*s%s", folder, source->name, name);
-  if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  if (!path) return fx_config_no_memory();
   fx_source_place(source, item, place);
   fx_status status = load_file(cfg, path, place, here);
   free(path);
@@ -244,11 +244,10 @@ static fx_status open_value(fx_source *source, const char *name, const fx_key *k
   char *quoted = NULL;
   size_t bytes = 0;
   FILE *stream = open_memstream(&quoted, &bytes);
-  if (!stream) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  if (!stream) return fx_config_no_memory();
   fx_value_print_text(text, true, stream);
-  fx_status status = fclose(stream) == 0
-                         ? fx_source_open(source, name, false, quoted, bytes)
-                         : fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  fx_status status =
+      fclose(stream) == 0 ? fx_source_open(source, name, false, quoted, bytes) : fx_config_no_memory();
   free(quoted);
   return status;
 }
@@ -302,8 +301,7 @@ static fx_status apply_overrides(fx_config *cfg, const char *const *overrides, i
                       "command line: %s is not section.key=value; write for example train.iters=20", quoted);
     char *path = fx_strfmt("%.*s", (int)(equals - overrides[i]), overrides[i]);
     char *place = fx_strfmt("command line: %s", quoted);
-    fx_status status = path && place ? apply_override(cfg, place, path, equals + 1)
-                                     : fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+    fx_status status = path && place ? apply_override(cfg, place, path, equals + 1) : fx_config_no_memory();
     free(path);
     free(place);
     FX_TRY(status);
@@ -326,35 +324,33 @@ static fx_status apply_defaults(fx_config *cfg) {
   return FX_OK;
 }
 
+/* What follows the user's text, whose reading ended with `status`; takes cfg. */
+static fx_status finish(fx_config *cfg, fx_status status, fx_config **out) {
+  if (status == FX_OK) status = apply_defaults(cfg);
+  if (status == FX_OK) status = fx_config_resolve(cfg);
+  if (status == FX_OK)
+    *out = cfg;
+  else
+    fx_config_destroy(cfg);
+  return status;
+}
+
 fx_status fx_config_load(const char *path, const char *const *overrides, int n_overrides, fx_config **out) {
   fx_config *cfg = NULL;
-  fx_status status = FX_OK;
   FX_TRY(fx_config_create(path, &cfg));
-  FX_TRY_GOTO(load_file(cfg, path, NULL, NULL), destroy_config);
-  FX_TRY_GOTO(apply_overrides(cfg, overrides, n_overrides), destroy_config);
-  FX_TRY_GOTO(apply_defaults(cfg), destroy_config);
-  FX_TRY_GOTO(fx_config_resolve(cfg), destroy_config);
-  *out = cfg;
-  return FX_OK;
-destroy_config:
-  fx_config_destroy(cfg);
-  return status;
+  fx_status status = load_file(cfg, path, NULL, NULL);
+  if (status == FX_OK) status = apply_overrides(cfg, overrides, n_overrides);
+  return finish(cfg, status, out);
 }
 
 fx_status fx_config_parse(const char *yaml_text, const char *name, fx_config **out) {
   fx_config *cfg = NULL;
   fx_source source;
-  fx_status status = FX_OK;
   FX_TRY(fx_config_create(name, &cfg));
-  FX_TRY_GOTO(fx_source_open(&source, name, true, yaml_text, strlen(yaml_text)), destroy_config);
-  status = apply_document(cfg, &source, NULL);
-  fx_source_close(&source);
-  if (status != FX_OK) goto destroy_config;
-  FX_TRY_GOTO(apply_defaults(cfg), destroy_config);
-  FX_TRY_GOTO(fx_config_resolve(cfg), destroy_config);
-  *out = cfg;
-  return FX_OK;
-destroy_config:
-  fx_config_destroy(cfg);
-  return status;
+  fx_status status = fx_source_open(&source, name, true, yaml_text, strlen(yaml_text));
+  if (status == FX_OK) {
+    status = apply_document(cfg, &source, NULL);
+    fx_source_close(&source);
+  }
+  return finish(cfg, status, out);
 }

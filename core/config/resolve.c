@@ -176,7 +176,7 @@ static fx_status check_available(const fx_config *cfg) {
     memcpy(&value, field, sizeof value);
     if (value <= unavailable[i].limit) continue;
     FILE *stream = open_memstream(&text, &bytes);
-    if (!stream) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+    if (!stream) return fx_config_no_memory();
     fx_value_print(key, field, stream);
     fclose(stream);
     fx_status status =

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+fx_status fx_config_no_memory(void) {
+  return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+}
+
 static void place_at(const fx_source *source, size_t line, size_t column, char place[FX_PLACE_BYTES]) {
   if (source->has_lines)
     snprintf(place, FX_PLACE_BYTES, "%.450s:%zu:%zu", source->name, line + 1, column + 1);

@@ -34,6 +34,9 @@ void fx_source_place(const fx_source *source, const yaml_node_t *node, char plac
 fx_status fx_source_error(const fx_source *source, const yaml_node_t *node, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* FX_ERR_MEMORY with its sentence. */
+fx_status fx_config_no_memory(void);
+
 /* A scalar's text, NULL for other nodes. May hold NUL bytes: see fx_node_is_clean. */
 const char *fx_node_text(const yaml_node_t *node);
 bool fx_node_is_plain(const yaml_node_t *node);                /* a scalar without quotes */

@@ -26,10 +26,6 @@ typedef struct taker {
   int count;
 } taker;
 
-static fx_status no_memory(void) {
-  return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
-}
-
 static bool is_file(const char *text) {
   size_t length = strlen(text);
   return !strpbrk(text, " \t\n") && ((length > 5 && strcmp(text + length - 5, ".yaml") == 0) ||
@@ -82,7 +78,7 @@ static fx_status take(taker *t, const char *text, const fx_tree_place *place, co
   struct stat info = {0};
   fx_tree *tree = NULL;
   fx_status status = FX_OK;
-  if (!path) return no_memory();
+  if (!path) return fx_config_no_memory();
   FX_TRY_GOTO(fx_config_read_file(path, where, &contents, &bytes, &info), free_path);
   for (int i = 0; i < t->count; i++)
     if (t->files[i].device == info.st_dev && t->files[i].inode == info.st_ino) {
@@ -113,7 +109,7 @@ static fx_status take_below(taker *t, fx_tree *tree) {
     FX_TRY(take(t, tree->text, &tree->place, tree->where, name));
     free(tree->text);
     tree->text = fx_strdup(name);
-    if (!tree->text) return no_memory();
+    if (!tree->text) return fx_config_no_memory();
   }
   for (int64_t i = 0; i < tree->count; i++) FX_TRY(take_below(t, tree->child[i])); /* files add to the end */
   return FX_OK;
@@ -129,7 +125,7 @@ static fx_status take_chosen(taker *t) {
   free(place.file);
   FX_TRY(status);
   char *copy = fx_strdup(name);
-  if (!copy) return no_memory();
+  if (!copy) return fx_config_no_memory();
   free(t->cfg->attention.variant);
   t->cfg->attention.variant = copy;
   return FX_OK;

@@ -38,10 +38,6 @@ typedef struct parts {
   int sinks; /* -1: as the variant it builds on */
 } parts;
 
-static fx_status no_memory(void) {
-  return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
-}
-
 void *fx_specs_alloc(fx_specs *specs, size_t count, size_t size) {
   void *block = NULL;
   if (fx_grow(&specs->blocks, &specs->block_capacity, specs->num_blocks + 1, sizeof *specs->blocks) !=
@@ -406,7 +402,7 @@ fx_status fx_specs_open(const fx_config *cfg, fx_specs **out) {
     specs->chosen->text = fx_strdup(cfg->attention.variant);
     bool set = strcmp(where, "default") != 0;
     status = fx_tree_place_parse(set ? where : cfg->origins->name, &specs->chosen->place);
-    if (status == FX_OK && !specs->chosen->text) status = no_memory();
+    if (status == FX_OK && !specs->chosen->text) status = fx_config_no_memory();
   }
   if (status == FX_OK)
     *out = specs;

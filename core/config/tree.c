@@ -12,10 +12,6 @@
 
 enum { MAX_NODES = 100000, MAX_ENTRIES = 1000 };
 
-static fx_status no_memory(void) {
-  return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
-}
-
 void fx_tree_destroy(fx_tree *tree) {
   if (!tree) return;
   for (int64_t i = 0; i < tree->count; i++) fx_tree_destroy(tree->child[i]);
@@ -33,7 +29,7 @@ void fx_tree_destroy(fx_tree *tree) {
 static fx_status set_place(const fx_source *source, const yaml_node_t *node, fx_tree_place *place) {
   free(place->file);
   *place = (fx_tree_place){.file = fx_strdup(source->name)};
-  if (!place->file) return no_memory();
+  if (!place->file) return fx_config_no_memory();
   if (!source->has_lines) return FX_OK;
   place->line = (int32_t)node->start_mark.line + 1;
   place->column = (int32_t)node->start_mark.column + 1;
@@ -98,7 +94,7 @@ static fx_status read_text(const fx_source *source, const yaml_node_t *node, fx_
   tree->plain = fx_node_is_plain(node);
   tree->text = as_written(source, node, &tree->place);
   if (!tree->text) tree->text = fx_strdup(fx_node_text(node));
-  return tree->text ? FX_OK : no_memory();
+  return tree->text ? FX_OK : fx_config_no_memory();
 }
 
 static fx_status read_node(const fx_source *source, const yaml_node_t *node, int depth, int *nodes,
@@ -151,7 +147,7 @@ static fx_status read_map(const fx_source *source, const yaml_node_t *node, int 
     FX_TRY(read_node(source, fx_source_node(source, pair->value), depth + 1, nodes, &child));
     if (!child) continue; /* null: as if it were not there */
     child->name = fx_strdup(fx_node_text(name));
-    fx_status status = child->name ? set_place(source, name, &child->name_place) : no_memory();
+    fx_status status = child->name ? set_place(source, name, &child->name_place) : fx_config_no_memory();
     if (status != FX_OK) {
       fx_tree_destroy(child);
       return status;
@@ -177,7 +173,7 @@ static fx_status read_node(const fx_source *source, const yaml_node_t *node, int
   fx_status status = set_place(source, node, &tree->place);
   fx_source_place(source, node, place);
   tree->where = fx_strdup(place);
-  if (status == FX_OK && !tree->where) status = no_memory();
+  if (status == FX_OK && !tree->where) status = fx_config_no_memory();
   if (status == FX_OK)
     status = node->type == YAML_SCALAR_NODE     ? read_text(source, node, tree)
              : node->type == YAML_SEQUENCE_NODE ? read_list(source, node, depth, nodes, tree)
@@ -217,7 +213,7 @@ static fx_status empty_map(const char *name, const char *where, fx_tree **out) {
   if (map->place.file && map->name_place.file && map->where && map->name) return FX_OK;
   fx_tree_destroy(map);
   *out = NULL;
-  return no_memory();
+  return fx_config_no_memory();
 }
 
 /* Puts `value` under `name` of a mapping, in the place of what is there. */
@@ -232,7 +228,7 @@ static fx_status put_child(fx_tree *map, const char *name, fx_tree *value, const
     value->name_place = (fx_tree_place){.file = fx_strdup(where)};
     if (!value->name || !value->name_place.file) {
       fx_tree_destroy(value);
-      return no_memory();
+      return fx_config_no_memory();
     }
   }
   if (!old) return value ? add_child(map, value) : FX_OK;
@@ -253,7 +249,7 @@ static fx_status set_below(fx_tree **tree, const char *path, fx_tree **value, co
     FX_ASSERT(at);
     const char *dot = strchr(path, '.');
     char *name = fx_strfmt("%.*s", dot ? (int)(dot - path) : (int)strlen(path), path);
-    if (!name) return no_memory();
+    if (!name) return fx_config_no_memory();
     fx_tree *next = fx_tree_get(at, name);
     fx_status status = FX_OK;
     if (at->kind != FX_TREE_MAP)
@@ -374,7 +370,7 @@ void fx_tree_describe(const fx_tree *tree, char text[96]) {
 
 fx_status fx_tree_place_parse(const char *where, fx_tree_place *place) {
   *place = (fx_tree_place){.file = fx_strdup(where)};
-  if (!place->file) return no_memory();
+  if (!place->file) return fx_config_no_memory();
   if (strncmp(where, "command line:", 13) == 0) return FX_OK;
   char *column = strrchr(place->file, ':');
   if (!column || strspn(column + 1, "0123456789") != strlen(column + 1)) return FX_OK;

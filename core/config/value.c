@@ -107,7 +107,7 @@ static bool is_text(const fx_key *key, const yaml_node_t *node) {
 
 static fx_status read_string(const yaml_node_t *node, char **field) {
   char *copy = fx_strdup(fx_node_text(node));
-  if (!copy) return fx_error(FX_ERR_MEMORY, "out of host memory for the configuration");
+  if (!copy) return fx_config_no_memory();
   free(*field);
   *field = copy;
   return FX_OK;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "dynamo_rt/base/memory.h"
+
 static int64_t status_bytes(const char *field) {
   char line[256];
   long long kib = 0;
@@ -45,23 +47,19 @@ int64_t fx_memory_planned_gpu(const fx_memory_account *a) {
   return a->gpu ? a->gpu_start + fx_memory_params(a) + a->arena + a->gpu_comm : 0;
 }
 
-static double mib(int64_t bytes) {
-  return (double)bytes / 1048576.0;
-}
-
 void fx_memory_print(const fx_memory_account *a, char text[FX_MEMORY_TEXT]) {
   char snapshot[48] = "", comm[48] = "", computed[160], gpu[256] = "";
   snprintf(computed, sizeof computed,
-           "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)", mib(a->weights),
-           mib(a->gradients), mib(a->moments), mib(a->arena), mib(a->arena_bound));
-  if (a->snapshot) snprintf(snapshot, sizeof snapshot, " + snapshot %.1f", mib(a->snapshot));
-  if (a->gpu_comm) snprintf(comm, sizeof comm, " + communicators %.1f", mib(a->gpu_comm));
+           "weights %.1f + gradients %.1f + moments %.1f + arena %.1f (bound %.1f)", fx_mib(a->weights),
+           fx_mib(a->gradients), fx_mib(a->moments), fx_mib(a->arena), fx_mib(a->arena_bound));
+  if (a->snapshot) snprintf(snapshot, sizeof snapshot, " + snapshot %.1f", fx_mib(a->snapshot));
+  if (a->gpu_comm) snprintf(comm, sizeof comm, " + communicators %.1f", fx_mib(a->gpu_comm));
   if (a->gpu)
     snprintf(gpu, sizeof gpu, "GPU %.1f MiB: contexts and libraries %.1f + %s%s; host ",
-             mib(fx_memory_planned_gpu(a)), mib(a->gpu_start), computed, comm);
+             fx_mib(fx_memory_planned_gpu(a)), fx_mib(a->gpu_start), computed, comm);
   snprintf(text, FX_MEMORY_TEXT, "%s%.1f MiB: %s%sinputs %.1f + data %.1f%s + libraries at start %.1f", gpu,
-           mib(fx_memory_planned(a)), a->gpu ? "" : computed, a->gpu ? "" : " + ", mib(a->inputs),
-           mib(a->data), snapshot, mib(a->libraries));
+           fx_mib(fx_memory_planned(a)), a->gpu ? "" : computed, a->gpu ? "" : " + ", fx_mib(a->inputs),
+           fx_mib(a->data), snapshot, fx_mib(a->libraries));
 }
 
 double fx_memory_excess_percent(int64_t planned, int64_t actual) {

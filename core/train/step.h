@@ -77,7 +77,7 @@ typedef struct fx_step_config {
   const fx_model *model;
   int64_t B, T;
   const fx_attention_setup *attention; /* borrowed; of B samples and T rows; its rungs are recorded */
-  const char *topology;
+  const char *topology;                /* borrowed; what plans are told apart by besides shapes */
   fx_comm *dp; /* gradients and loss are summed over it; NULL or one rank: no collective is recorded. Under
                   ZeRO the ranks that share the state */
   fx_inputs *inputs;

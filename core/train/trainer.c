@@ -12,6 +12,7 @@
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/peak.h"
 #include "dynamo_rt/plan/ledger.h"
@@ -62,11 +63,6 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
 }
 
 /* ---- set-up ---- */
-
-static int64_t gpu_in_use(const fx_trainer *run) {
-  size_t used = 0, total = 0;
-  return fx_device_memory_info(run->device, &used, &total) == FX_OK ? (int64_t)used : 0;
-}
 
 static bool saves_beside(const fx_trainer *run) {
   const fx_config_checkpoint *c = &run->config->checkpoint;
@@ -158,10 +154,10 @@ static fx_status capture(fx_trainer *run) {
   if (status == FX_OK) status = fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_agree, &call);
   for (int i = 0; i < call.count; i++) free(call.ledgers[i]);
   if (status != FX_OK) return status;
-  int64_t before = gpu_in_use(run);
+  int64_t before = fx_device_memory_used(run->device);
   status = fx_stepper_bind(run->stepper);
   if (status == FX_OK) status = fx_stepper_refresh(run->stepper);
-  int64_t grown = gpu_in_use(run) - before - (int64_t)fx_stepper_arena_bytes(run->stepper);
+  int64_t grown = fx_device_memory_used(run->device) - before - (int64_t)fx_stepper_arena_bytes(run->stepper);
   run->memory.gpu_comm = run->job->control->size > 1 && grown > 0 ? grown : 0;
   fx_trainer_recording_begin(run);
   return fx_trainer_barrier_status(run, status);
@@ -251,7 +247,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;
   FX_TRY(fx_device_choose_job(run->config, control, control->rank == 0 ? run->job->log : NULL, &run->device));
-  run->memory.gpu_start = gpu_in_use(run);
+  run->memory.gpu_start = fx_device_memory_used(run->device);
   FX_TRY(fx_topology_create_on(control, run->device, (int)run->config->parallel.tensor,
                                (int)run->config->parallel.context, &run->topology));
   FX_TRY(fx_topology_share_heads(control, run->device, run->topology, fx_model_kv_ranks(run->config)));

@@ -28,6 +28,10 @@ static inline int64_t fx_max_i64(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
+static inline double fx_mib(int64_t bytes) {
+  return (double)bytes / 1048576.0;
+}
+
 /* Zeroed array of count elements in *out (a pointer to a pointer); released with free(). */
 fx_status fx_calloc(void *out, size_t count, size_t size);
 /* Uninitialised, 64-byte aligned, size rounded up to 64; large ones on huge pages where the kernel has them;

@@ -2,7 +2,8 @@
 #include "dynamo_rt/comm/comm.h"
 
 #include <string.h>
-#include <time.h>
+
+#include "dynamo_rt/base/clock.h"
 
 const char *fx_collective_name(fx_collective kind) {
   static const char *const names[FX_COLLECTIVE_COUNT] = {
@@ -13,17 +14,11 @@ const char *fx_collective_name(fx_collective kind) {
   return (unsigned)kind < FX_COLLECTIVE_COUNT ? names[kind] : "unknown";
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void note_begin(fx_comm_progress *p, const fx_comm_call *call) {
   __atomic_store_n(&p->count, call->count, __ATOMIC_RELAXED);
   __atomic_store_n(&p->kind, (int32_t)call->kind, __ATOMIC_RELAXED);
   __atomic_store_n(&p->dtype, (int32_t)call->dtype, __ATOMIC_RELAXED);
-  __atomic_store_n(&p->began_ns, now_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&p->began_ns, fx_now_ns(), __ATOMIC_RELAXED);
   __atomic_store_n(&p->issued, p->issued + 1, __ATOMIC_RELEASE);
 }
 

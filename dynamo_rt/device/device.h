@@ -119,6 +119,11 @@ static inline void fx_device_release_host(fx_device *device, void *memory) {
 static inline fx_status fx_device_memory_info(fx_device *device, size_t *used, size_t *total) {
   return device->vtable->memory_info(device, used, total);
 }
+/* Of these the bytes held, 0 where that cannot be said. */
+static inline int64_t fx_device_memory_used(fx_device *device) {
+  size_t used = 0, total = 0;
+  return fx_device_memory_info(device, &used, &total) == FX_OK ? (int64_t)used : 0;
+}
 /* memset and memcpy on a lane; a copy's sides may be of host or device. */
 static inline fx_status fx_device_fill(fx_device *device, fx_lane lane, void *memory, int byte,
                                        size_t bytes) {

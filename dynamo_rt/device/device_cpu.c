@@ -106,16 +106,6 @@ static void cpu_release(fx_device *base, void *memory) {
   free(memory);
 }
 
-static fx_status cpu_alloc_host(fx_device *base, size_t bytes, void **out) {
-  (void)base;
-  return fx_alloc_aligned(out, bytes);
-}
-
-static void cpu_release_host(fx_device *base, void *memory) {
-  (void)base;
-  free(memory);
-}
-
 static fx_status cpu_memory_info(fx_device *base, size_t *used, size_t *total) {
   (void)base;
   *used = *total = 0;
@@ -214,8 +204,8 @@ static const fx_device_vtable g_cpu_vtable = {
     .name = "cpu",
     .alloc = cpu_alloc,
     .release = cpu_release,
-    .alloc_host = cpu_alloc_host,
-    .release_host = cpu_release_host,
+    .alloc_host = cpu_alloc,
+    .release_host = cpu_release,
     .memory_info = cpu_memory_info,
     .launch = cpu_launch,
     .event_create = cpu_event_create,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replay: walk the steps, wait where the schedule says so, launch. Allocates nothing. */
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/plan/plan_internal.h"
 
 /* A span where the host's clock is not the device's comes from launch_traced. */

@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "dynamo_rt/base/memory.h"
 
@@ -14,12 +13,6 @@ struct fx_trace {
   atomic_int_fast64_t next;
   fx_trace_span *spans;
 };
-
-int64_t fx_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 fx_status fx_trace_create(int64_t capacity, fx_trace **out) {
   fx_trace *trace = NULL;

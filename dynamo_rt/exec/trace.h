@@ -16,7 +16,7 @@ extern "C" {
 typedef struct fx_trace_span {
   const char *name; /* op name */
   int32_t lane, layer;
-  int64_t begin_ns, end_ns; /* monotonic clock */
+  int64_t begin_ns, end_ns; /* fx_now_ns */
 } fx_trace_span;
 
 typedef struct fx_trace fx_trace;
@@ -31,7 +31,6 @@ const fx_trace_span *fx_trace_spans(const fx_trace *trace);
 int64_t fx_trace_overlap(const fx_trace *trace, fx_lane a, fx_lane b);
 /* Writes the Chrome trace event format, one row a lane of process `rank`. */
 fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank);
-int64_t fx_now_ns(void);
 
 #ifdef __cplusplus
 }

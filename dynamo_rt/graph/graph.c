@@ -125,7 +125,7 @@ const void *fx_graph_copy_attr(fx_graph *graph, const void *attr, size_t bytes) 
 }
 
 static fx_status place_output(fx_graph *graph, const fx_node *node, int i, fx_value_info *info) {
-  bool view = node->op->effects & FX_EFFECT_VIEW;
+  bool view = i == 0 && node->op->effects & FX_EFFECT_VIEW;
   int alias = view ? 1 : node->op->must_alias[i];
   if (alias) {
     const fx_value_info *source = &graph->values[node->in[alias - 1]];

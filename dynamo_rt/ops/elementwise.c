@@ -206,6 +206,13 @@ fx_value fx_fill(fx_graph *graph, fx_type type, float number) {
   return fx_graph_record(graph, &g_fill, &attr, (fx_value[FX_MAX_IN]){FX_NONE}, NULL);
 }
 
+fx_value fx_zeros_like(fx_graph *graph, fx_value x) {
+  if (graph->status != FX_OK) return FX_NONE;
+  fx_type type = *fx_graph_type(graph, x);
+  fx_value zeros = fx_fill(graph, fx_type_of(FX_F32, type.ndim, type.dim), 0.0f);
+  return type.dtype == FX_F32 ? zeros : fx_cast(graph, zeros, type.dtype);
+}
+
 /* ---- empty ---- */
 
 static fx_status empty_infer(const fx_type *const *in, const void *attr, fx_type *out) {

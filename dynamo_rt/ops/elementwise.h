@@ -25,6 +25,8 @@ fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype);
 
 /* F32 tensor of one number everywhere. */
 fx_value fx_fill(fx_graph *graph, fx_type type, float number);
+/* Zeros shaped as x, contiguous and of its type. */
+fx_value fx_zeros_like(fx_graph *graph, fx_value x);
 /* Storage without content, for an op that defines it in place. */
 fx_value fx_empty(fx_graph *graph, fx_type type);
 /* Whether value is a fx_fill of exactly `number`. */

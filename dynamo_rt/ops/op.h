@@ -31,8 +31,8 @@ enum {
   FX_EFFECT_MUTATES = 1,    /* writes through `must_alias` into a value that outlives it */
   FX_EFFECT_COLLECTIVE = 2, /* attr begins with fx_collective_attr; ordered across ranks */
   FX_EFFECT_RNG = 4,        /* draws random numbers: two equal nodes may still not be merged */
-  FX_EFFECT_VIEW =
-      8, /* no kernel: output 0 is another look at input 0's storage; attr begins with fx_view_attr */
+  FX_EFFECT_VIEW = 8, /* no kernel: output 0 is another look at input 0's storage, others are what must_alias
+                         says; attr begins with fx_view_attr */
   FX_EFFECT_ASSEMBLE = 16, /* no kernel: the inputs are laid side by side inside output 0 */
   FX_EFFECT_INPUT = 32     /* copies a runtime input from the slot of this run */
 };

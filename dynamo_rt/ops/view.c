@@ -234,16 +234,6 @@ static fx_status assemble_infer(const fx_type *const *in, const void *attr, fx_t
   return FX_OK;
 }
 
-static const fx_op g_assemble = {
-    .name = "assemble",
-    .min_in = 1,
-    .max_in = FX_MAX_IN,
-    .num_out = 1,
-    .attr_bytes = sizeof(assemble_attr),
-    .effects = FX_EFFECT_ASSEMBLE,
-    .infer = assemble_infer,
-};
-
 /* Each part gets its rows of the gradient. */
 static fx_status assemble_rows_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout,
                                    fx_value *din) {
@@ -257,16 +247,14 @@ static fx_status assemble_rows_vjp(fx_graph *graph, const fx_node *node, const f
   return fx_graph_status(graph);
 }
 
-static const fx_op g_assemble_rows = {
-    .name = "assemble_rows",
-    .min_in = 1,
-    .max_in = FX_MAX_IN,
-    .num_out = 1,
-    .attr_bytes = sizeof(assemble_attr),
-    .effects = FX_EFFECT_ASSEMBLE,
-    .infer = assemble_infer,
-    .vjp = assemble_rows_vjp,
-};
+#define ASSEMBLE_OP(title, backward)                                                                    \
+  {                                                                                                     \
+    .name = title, .min_in = 1, .max_in = FX_MAX_IN, .num_out = 1, .attr_bytes = sizeof(assemble_attr), \
+    .effects = FX_EFFECT_ASSEMBLE, .infer = assemble_infer, .vjp = backward                             \
+  }
+
+static const fx_op g_assemble = ASSEMBLE_OP("assemble", NULL);
+static const fx_op g_assemble_rows = ASSEMBLE_OP("assemble_rows", assemble_rows_vjp);
 
 /* strided: the place is not contiguous. */
 static bool can_be_placed(const fx_graph *graph, fx_value part, bool strided) {
@@ -280,46 +268,49 @@ static bool can_be_placed(const fx_graph *graph, fx_value part, bool strided) {
   return true;
 }
 
-fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count,
-                     fx_type type) {
-  fx_value in[FX_MAX_IN];
-  for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
-  if (graph->status != FX_OK) return FX_NONE;
-  for (int i = 0; i < count; i++)
-    in[i] = can_be_placed(graph, parts[i], true) ? parts[i] : fx_copy(graph, parts[i]);
+/* How a part comes to its place: its producer writes there, contiguous or strided, where it can; or never. */
+typedef enum placing { CONTIGUOUS, STRIDED, COPIED } placing;
+
+/* in: the parts, or copies of them, that `lay` then puts into the result. */
+static fx_value record_parts(fx_graph *graph, const fx_op *op, const fx_value *parts, int count, placing how,
+                             fx_type type, fx_value in[FX_MAX_IN]) {
   assemble_attr attr;
+  if (graph->status != FX_OK) return FX_NONE;
   memset(&attr, 0, sizeof attr);
   attr.type = type;
-  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
-  if (whole == FX_NONE) return FX_NONE;
+  for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
   for (int i = 0; i < count; i++) {
-    fx_value_info *info = &graph->values[in[i]];
-    int last = info->type.ndim - 1;
-    int64_t offset = columns[i] * (int64_t)fx_dtype_bytes(type.dtype);
-    info->type = sliced_type(&type, info->type.dim[last - 1], info->type.dim[last]);
-    fx_graph_merge_storage(graph, info->storage, graph->values[whole].storage, offset);
+    bool placed = how != COPIED && can_be_placed(graph, parts[i], how == STRIDED);
+    in[i] = placed ? parts[i] : fx_copy(graph, parts[i]);
+  }
+  return fx_graph_record(graph, op, &attr, in, NULL);
+}
+
+static void lay(fx_graph *graph, fx_value part, fx_value whole, int64_t offset_bytes) {
+  fx_graph_merge_storage(graph, graph->values[part].storage, graph->values[whole].storage, offset_bytes);
+}
+
+fx_value fx_assemble(fx_graph *graph, const fx_value *parts, const int64_t *columns, int count,
+                     fx_type type) {
+  fx_value in[FX_MAX_IN], whole = record_parts(graph, &g_assemble, parts, count, STRIDED, type, in);
+  for (int i = 0; i < count && whole != FX_NONE; i++) {
+    fx_type *part = &graph->values[in[i]].type;
+    *part = sliced_type(&type, part->dim[part->ndim - 2], part->dim[part->ndim - 1]);
+    lay(graph, in[i], whole, columns[i] * (int64_t)fx_dtype_bytes(type.dtype));
   }
   return whole;
 }
 
 static fx_value assemble_some_rows(fx_graph *graph, const fx_value *parts, int count) {
+  fx_type type = graph->values[parts[0]].type;
   fx_value in[FX_MAX_IN];
-  assemble_attr attr;
-  memset(&attr, 0, sizeof attr);
-  attr.type = graph->values[parts[0]].type;
-  attr.type.dim[0] = 0;
-  for (int i = 0; i < FX_MAX_IN; i++) in[i] = FX_NONE;
-  for (int i = 0; i < count; i++) {
-    attr.type.dim[0] += graph->values[parts[i]].type.dim[0];
-    in[i] = can_be_placed(graph, parts[i], false) ? parts[i] : fx_copy(graph, parts[i]);
-  }
-  fx_value whole = fx_graph_record(graph, &g_assemble_rows, &attr, in, NULL);
-  if (whole == FX_NONE) return FX_NONE;
   int64_t offset = 0;
-  for (int i = 0; i < count; i++) {
-    int64_t bytes = (int64_t)fx_type_bytes(&graph->values[in[i]].type);
-    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[whole].storage, offset);
-    offset += bytes;
+  type.dim[0] = 0;
+  for (int i = 0; i < count; i++) type.dim[0] += graph->values[parts[i]].type.dim[0];
+  fx_value whole = record_parts(graph, &g_assemble_rows, parts, count, CONTIGUOUS, type, in);
+  for (int i = 0; i < count && whole != FX_NONE; i++) {
+    lay(graph, in[i], whole, offset);
+    offset += (int64_t)fx_type_bytes(&graph->values[in[i]].type);
   }
   return whole;
 }
@@ -338,14 +329,9 @@ fx_value fx_assemble_rows(fx_graph *graph, fx_value *parts, int count) {
 }
 
 fx_value fx_join(fx_graph *graph, const fx_value *parts, const int64_t *offsets, int count, int64_t n) {
-  fx_value in[FX_MAX_IN];
-  for (int i = 0; i < FX_MAX_IN; i++) in[i] = i < count ? fx_copy(graph, parts[i]) : FX_NONE;
-  assemble_attr attr;
-  memset(&attr, 0, sizeof attr);
-  attr.type = fx_type_1d(FX_F32, n);
-  fx_value whole = fx_graph_record(graph, &g_assemble, &attr, in, NULL);
+  fx_type type = fx_type_1d(FX_F32, n);
+  fx_value in[FX_MAX_IN], whole = record_parts(graph, &g_assemble, parts, count, COPIED, type, in);
   for (int i = 0; i < count && whole != FX_NONE; i++)
-    fx_graph_merge_storage(graph, graph->values[in[i]].storage, graph->values[whole].storage,
-                           offsets[i] * (int64_t)sizeof(float));
+    lay(graph, in[i], whole, offsets[i] * (int64_t)sizeof(float));
   return whole;
 }

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "attention/cuda/flash_cuda.h"
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"
 #include "dynamo_rt/device/device.h"
-#include "dynamo_rt/exec/trace.h"
 
 enum { ROUNDS = 9, QUEUED = 10 };
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/base/philox.h"
@@ -90,9 +91,26 @@ static void growable_arrays(void) {
   free(aligned);
 }
 
+/* Whole and broken seconds, and waits that carry into the next second. */
+static void times_to_wait_for(void) {
+  static const int waits[] = {0, 1, 999, 1000, 2500, 2000000000};
+  for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+    int64_t wait_ns = (int64_t)waits[i] * 1000000, before = fx_now_ns();
+    struct timespec until = fx_time_after_ms(waits[i]), now;
+    int64_t after = fx_now_ns(), at = (int64_t)until.tv_sec * 1000000000 + until.tv_nsec;
+    CHECK(until.tv_nsec >= 0 && until.tv_nsec < 1000000000);
+    CHECK_MSG(before + wait_ns <= at && at <= after + wait_ns, "%d ms: %lld, not from %lld to %lld", waits[i],
+              (long long)at, (long long)(before + wait_ns), (long long)(after + wait_ns));
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    CHECK((int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 >= after / 1000000);
+    CHECK(fx_now_ms() >= (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);
+  }
+}
+
 static const fx_test tests[] = {{"philox equals published vectors", philox_known_answers},
                                 {"error sentences and exit codes", error_record},
                                 {"an excerpt of the user's text under a sentence", error_excerpt},
                                 {"XXH3 equals xxhsum, whole and in pieces", hash_known_answers},
-                                {"growable and aligned memory", growable_arrays}};
+                                {"growable and aligned memory", growable_arrays},
+                                {"times to wait for", times_to_wait_for}};
 FX_TEST_MAIN("base", tests)

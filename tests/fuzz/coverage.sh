@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Lines of the parsers that the fuzz drivers reach: builds the drivers alone with gcc's --coverage in a folder of their
-# own ($1, default build-coverage), runs each as ctest does, and fails when a file is below 80%.
+# Lines of the parsers, and of what is done with every accepted expression, that the fuzz drivers reach: builds the
+# drivers alone with gcc's --coverage in a folder of their own ($1, default build-coverage), runs each as ctest does, and
+# fails when a file is below 80%.
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${1:-$root/build-coverage}
 LEAST=80
 FILES=(core/config/{source,value,load,resolve,lookup,tree,specs,spec_parts,spec_files}.c core/checkpoint/manifest_parse.c data/reader.c
-  attention/lang/{lexer,parser,print,fault}.c attention/variant/build.c)
+  attention/lang/{lexer,parser,print,fault,fold,range,derive}.c attention/variant/build.c)
 mkdir -p "$build"
 iterations=${FX_FUZZ_ITERATIONS:-6000}
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="--coverage -O0" >"$build/coverage.log" 2>&1 ||

@@ -1,17 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A rank that records other collectives than the rest ends the job in seconds, with both entries named on every rank,
-# and exit code 5; under real mpirun.
+# and exit code 5; under real mpirun. First with a small step of its own (mpi_agree), then in training with ZeRO: a rank
+# with another setting, and a rank that leaves out a reduce_scatter (mpi_drop).
 set -euo pipefail
-exe="${FX_BUILD_DIR:?the build folder}/tests/mpi_agree"
-[ -x "$exe" ] || { echo "FAIL: $exe is missing" >&2; exit 1; }
+tests="${FX_BUILD_DIR:?the build folder}/tests"
+here="${FX_SOURCE_DIR:?the source folder}/tests/integration"
+flexion="$FX_BUILD_DIR/flexion"
+for exe in "$tests/mpi_agree" "$tests/mpi_drop" "$flexion"; do
+  [ -x "$exe" ] || { echo "FAIL: $exe is missing" >&2; exit 1; }
+done
 export OMP_NUM_THREADS=1
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # Open MPI leaves its own
 limit_ms=5000                                          # of the whole job, start included
 mpi=(mpirun --bind-to none --oversubscribe)
 [ "$(id -u)" -ne 0 ] || mpi+=(--allow-run-as-root)
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+folder=$(mktemp -d)
+output=$folder/output
+trap 'rm -rf "$folder"' EXIT
 
 fail() {
   echo "FAIL: $*" >&2
@@ -19,22 +25,26 @@ fail() {
   exit 1
 }
 
-# launch RANKS MODE CODE: runs, checks exit code and time
+# launch WHAT CODE MPIRUN-WORDS...: runs, checks exit code and time
 launch() {
-  local ranks=$1 mode=$2 code=$3 got=0 begin took
+  local what=$1 code=$2 got=0 begin took
+  shift 2
   begin=$(date +%s%3N)
-  timeout 60 "${mpi[@]}" -np "$ranks" "$exe" "$mode" >"$output" 2>&1 || got=$?
+  timeout -k 1 60 "${mpi[@]}" "$@" >"$output" 2>&1 || got=$?
   took=$(($(date +%s%3N) - begin))
-  [ "$got" -eq "$code" ] || fail "$mode at $ranks ranks: exit code $got, expected $code"
-  [ "$took" -le "$limit_ms" ] || fail "$mode at $ranks ranks took $took ms, at most $limit_ms"
-  echo "ok: $mode at $ranks ranks, exit code $got, $took ms"
+  [ "$got" -eq "$code" ] || fail "$what: exit code $got, expected $code"
+  [ "$took" -le "$limit_ms" ] || fail "$what took $took ms, at most $limit_ms"
+  echo "ok: $what, exit code $got, $took ms"
 }
 
-# every rank printed a sentence, all the same, with each of the given texts
+# small RANKS MODE CODE
+small() { launch "$2 at $1 ranks" "$3" -np "$1" "$tests/mpi_agree" "$2"; }
+
+# COUNT sentences were printed, all the same, with each of the given texts
 sentences() {
-  local ranks=$1 text
+  local count=$1 text
   shift
-  [ "$(grep -c '^flexion: plan agreement: ' "$output")" -eq "$ranks" ] || fail "expected $ranks sentences"
+  [ "$(grep -c '^flexion: .*plan agreement: ' "$output")" -eq "$count" ] || fail "expected $count sentences"
   [ "$(grep '^flexion: ' "$output" | sort -u | wc -l)" -eq 1 ] || fail "the sentences differ"
   for text in "$@"; do
     grep '^flexion: ' "$output" | head -1 | grep -q -- "$text" || fail "expected in the sentence: $text"
@@ -42,19 +52,50 @@ sentences() {
 }
 
 for ranks in 2 3 4; do
-  launch "$ranks" none 0
-  launch "$ranks" drop 5
+  small "$ranks" none 0
+  small "$ranks" drop 5
   sentences "$ranks" 'differ at entry 2 of plan micro_only' \
     'rank 0 has "dp#3 all_reduce sum float32 x 1000 comm.bulk (.*mpi_agree.c:[0-9]*, layer' \
     'rank 1 has "dp#3 all_reduce max float32 x 16 comm.bulk (.*mpi_agree.c:[0-9]*, layer'
-  launch "$ranks" drop_last 5
+  small "$ranks" drop_last 5
   sentences "$ranks" 'rank 0 has "dp#3 all_reduce max float32 x 16 .*mpi_agree.c:[0-9]*' 'rank 1 has no entry 3'
-  launch "$ranks" swap 5
+  small "$ranks" swap 5
   sentences "$ranks" 'differ at entry 2' 'rank 0 has "dp#3 all_reduce sum .*mpi_agree.c:[0-9]*' \
     'rank 1 has "dp#3 all_reduce max .*mpi_agree.c:[0-9]*'
-  launch "$ranks" reshape 5
+  small "$ranks" reshape 5
   sentences "$ranks" 'rank 0 has "dp#3 all_reduce sum float32 x 1000 .*mpi_agree.c:[0-9]*' \
     'rank 1 has "dp#3 all_reduce sum float32 x 999 .*mpi_agree.c:[0-9]*'
 done
-launch 3 late 4
+small 3 late 4
 grep -q 'missing: rank 1' "$output" || fail "the missing rank is not named"
+
+python3 "$here/corpus.py" "$folder/corpus.txt" 120 6
+run=("$here/tiny.yaml" "data.train=[lines:$folder/corpus.txt]" runtime.threads=1 train.iters=2 train.eval_interval=0
+  checkpoint.interval=0 checkpoint.resume=none "checkpoint.dir=$folder/run")
+
+# another RANKS ZERO SETTING: rank 1 has one setting more; rank 0 says for all what differs
+another() {
+  local ranks=$1 train=("$flexion" train "${run[@]}" "parallel.zero=$2") rest=()
+  [ "$ranks" -eq 2 ] || rest=(: -np $((ranks - 2)) "${train[@]}")
+  launch "parallel.zero=$2 at $ranks ranks, one of them with $3" 5 -np 1 "${train[@]}" : -np 1 "${train[@]}" "$3" "${rest[@]}"
+}
+
+# drop RANKS ZERO NTH CODE: rank 1 leaves out its NTH reduce_scatter, or none
+drop() { launch "parallel.zero=$2 at $1 ranks, reduce_scatter $3 left out" "$4" -np "$1" "$tests/mpi_drop" "$3" "${run[@]}" "parallel.zero=$2"; }
+
+gather='"dp_cp#4 all_gather sum float32 x [0-9]* comm.bulk (.*record_update.c:[0-9]*, layer'
+scatter='"dp_cp#4 reduce_scatter sum float32 x [0-9]* comm.bulk (.*record_gradients.c:[0-9]*, layer'
+reduce='"dp_cp#4 all_reduce sum float32 x [0-9]* comm.bulk (.*record'
+for ranks in 2 3; do
+  another "$ranks" 1 parallel.zero=0
+  sentences 1 'differ at entry 1 of plan micro_first' "rank 0 has $gather" 'rank 1 has no entry 1'
+  another "$ranks" 1 parallel.bucket_elements=9000
+  sentences 1 'differ at entry [0-9] of plan micro_first' "rank 0 has $gather" "rank 1 has $gather"
+  another "$ranks" 2 parallel.zero=1
+  sentences 1 'of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 3'
+  for zero in 1 2; do drop "$ranks" "$zero" 0 0; done
+  drop "$ranks" 1 1 5
+  sentences "$ranks" 'differ at entry 1 of plan micro_last' "rank 0 has $scatter" "rank 1 has $reduce"
+  drop "$ranks" 2 2 5
+  sentences "$ranks" 'differ at entry 4 of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 4'
+done

@@ -80,7 +80,11 @@ code_of() { local want=$1; shift; "$@" > out.txt 2> err.txt; local got=$?; [ "$g
 check "no command" code_of 2 "$FLEXION"
 check "unknown command" code_of 2 "$FLEXION" trian
 check "help" code_of 0 "$FLEXION" --help
-for c in train generate config ckpt doctor; do check "$c --help" code_of 0 "$FLEXION" $c --help; done
+to_full_disk() { "$FLEXION" "$@" > /dev/full 2> err.txt; [ $? -eq 3 ] && grep -q 'standard output cannot be written' err.txt; }
+for c in train generate config ckpt doctor bench 'bench attention' 'bench context' mask kernel plan; do
+  check "$c --help" code_of 0 "$FLEXION" $c --help
+  check "$c --help that cannot be written" to_full_disk $c --help
+done
 check "config check" code_of 0 "$FLEXION" config check "$here/tiny.yaml"
 check "config show" code_of 0 "$FLEXION" config show "$here/tiny.yaml"
 check "what show prints is valid" bash -c "'$FLEXION' config show '$here/tiny.yaml' train.seed=5 > shown.yaml && '$FLEXION' config show shown.yaml | cmp - shown.yaml"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "dynamo_rt/exec/trace.h"
+#include "dynamo_rt/base/clock.h"
 #include "parallel/comm/local/local.h"
 #include "parallel/topology.h"
 #include "parallel/watchdog.h"

@@ -38,14 +38,14 @@ fx_status fx_scale_cpu(const fx_kernel_args *args) {
   return FX_OK;
 }
 
-/* Element offset of flat row `row` (all dims but the last), in elements. */
-static int64_t row_offset(const fx_type *type, int64_t row) {
-  int64_t offset = 0;
-  for (int i = type->ndim - 2; i >= 0; i--) {
-    offset += row % type->dim[i] * type->stride[i];
-    row /= type->dim[i];
+/* Where index i of a view's first `dims` dimensions, counted as one, lies, in elements. */
+static int64_t place_of(const fx_type *type, int dims, int64_t i) {
+  int64_t at = 0;
+  for (int d = dims - 1; d >= 0; d--) {
+    at += i % type->dim[d] * type->stride[d];
+    i /= type->dim[d];
   }
-  return offset;
+  return at;
 }
 
 fx_status fx_copy_cpu(const fx_kernel_args *args) {
@@ -55,8 +55,8 @@ fx_status fx_copy_cpu(const fx_kernel_args *args) {
   int64_t step_from = from->ndim ? from->stride[from->ndim - 1] : 1,
           step_to = to->ndim ? to->stride[to->ndim - 1] : 1;
   for (int64_t r = 0; r < rows; r++) {
-    const char *x = (const char *)args->in[0]->data + (size_t)row_offset(from, r) * size;
-    char *y = (char *)args->out[0]->data + (size_t)row_offset(to, r) * size;
+    const char *x = (const char *)args->in[0]->data + (size_t)place_of(from, from->ndim - 1, r) * size;
+    char *y = (char *)args->out[0]->data + (size_t)place_of(to, to->ndim - 1, r) * size;
     if (step_from == 1 && step_to == 1) {
       memcpy(y, x, (size_t)cols * size);
       continue;
@@ -82,16 +82,6 @@ static double read_number(const void *data, fx_dtype dtype, int64_t i) {
   return ((const double *)data)[i];
 }
 
-/* Where element i of a view lies. */
-static int64_t place_of(const fx_type *type, int64_t i) {
-  int64_t at = 0;
-  for (int d = type->ndim - 1; d >= 0; d--) {
-    at += i % type->dim[d] * type->stride[d];
-    i /= type->dim[d];
-  }
-  return at;
-}
-
 fx_status fx_cast_cpu(const fx_kernel_args *args) {
   const fx_tensor *x = args->in[0];
   fx_tensor *y = args->out[0];
@@ -100,7 +90,7 @@ fx_status fx_cast_cpu(const fx_kernel_args *args) {
 #pragma omp parallel for schedule(static) num_threads(args->threads)
   for (int64_t i = 0; i < n; i++) {
     double number = read_number(x->data, x->type.dtype, i);
-    int64_t at = contiguous ? i : place_of(&y->type, i);
+    int64_t at = contiguous ? i : place_of(&y->type, y->type.ndim, i);
     if (y->type.dtype == FX_F32)
       ((float *)y->data)[at] = (float)number;
     else if (y->type.dtype == FX_BF16)

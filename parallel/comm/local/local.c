@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "parallel/comm/local/local_internal.h"
 #include "parallel/comm/missing.h"
@@ -80,22 +81,10 @@ static fx_status round_read(const fx_local_world *world, const local_round *roun
   return FX_OK;
 }
 
-static struct timespec deadline_after(int timeout_ms) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  t.tv_sec += timeout_ms / 1000;
-  t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
-  }
-  return t;
-}
-
 /* Waits until everybody is in the round. The caller holds the mutex. */
 static fx_status round_wait(local_control *control, const local_round *round, int timeout_ms) {
   fx_local_world *world = control->world;
-  struct timespec deadline = deadline_after(timeout_ms);
+  struct timespec deadline = fx_time_after_ms(timeout_ms);
   int error = 0;
   FX_ASSERT(round);
   while (round->arrived < world->size && !world->aborted && error == 0)

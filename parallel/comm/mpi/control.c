@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "dynamo_rt/base/memory.h"
 #include "parallel/comm/missing.h"
 #include "parallel/comm/mpi/mpi_internal.h"
@@ -58,12 +58,6 @@ static fx_status exchange_init(exchange *x, int size, const void *mine, int64_t 
   return FX_OK;
 }
 
-static int64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Posts one phase: `bytes` of `message` to all, the span of x->offsets of `into` from each. */
 static fx_status post(mpi_control *control, exchange *x, const void *message, int64_t bytes, char *into,
                       int tag) {
@@ -101,14 +95,14 @@ static fx_status finish(mpi_control *control, exchange *x, int64_t deadline, int
       done = done && x->here[r];
     }
     if (done) return FX_OK;
-    if (now_ms() >= deadline) return fx_missing_error(x->here, size, timeout_ms);
+    if (fx_now_ms() >= deadline) return fx_missing_error(x->here, size, timeout_ms);
     fx_mpi_pause_pass(&pause);
   }
 }
 
 static fx_status run_exchange(mpi_control *control, exchange *x, int64_t bytes, int timeout_ms) {
   int size = control->base.size, rank = control->base.rank;
-  int64_t deadline = now_ms() + timeout_ms;
+  int64_t deadline = fx_now_ms() + timeout_ms;
   for (int r = 0; r <= size; r++) x->offsets[r] = r * (int64_t)sizeof(int64_t);
   x->lengths[rank] = bytes;
   FX_TRY(post(control, x, &x->lengths[rank], sizeof(int64_t), (char *)x->lengths, TAG_LENGTH));
@@ -187,7 +181,7 @@ static fx_status mpi_meet(fx_control *base, const void *mine, int64_t bytes, voi
   }
   for (int r = 0; r <= base->size; r++) x.offsets[r] = r * bytes;
   status = post(control, &x, x.mine, bytes, x.all, TAG_MEET);
-  if (status == FX_OK) status = finish(control, &x, now_ms() + timeout_ms, timeout_ms);
+  if (status == FX_OK) status = finish(control, &x, fx_now_ms() + timeout_ms, timeout_ms);
   memcpy(here, x.here, (size_t)base->size * sizeof *here);
   memcpy(all, x.all, (size_t)(base->size * bytes));
   control->dead = status != FX_OK;
