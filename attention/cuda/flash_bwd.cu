@@ -146,7 +146,6 @@ FX_DEVICE void store_keys(const fx_flash_args *args, const fx_flash_view *view, 
 /* grid (blocks of 64 keys, K, B) */
 extern "C" __global__ void __launch_bounds__(KEY_THREADS)
     flex_bwd_keys(const __grid_constant__ fx_flash_args a) {
-  follow();
   extern __shared__ __align__(16) char memory[];
   __shared__ signed char kinds[128];
   __shared__ row_state states[STAGES][STEP];
@@ -213,7 +212,6 @@ FX_DEVICE void rows_step(const fx_flash_args *args, int32_t b, int32_t h, const 
 
 /* grid (blocks of 64 rows, H, B); 128 threads */
 extern "C" __global__ void __launch_bounds__(128) flex_bwd_rows(const __grid_constant__ fx_flash_args a) {
-  follow();
   extern __shared__ __align__(16) char memory[];
   __shared__ int32_t span[2];
   const fx_flash_args *args = &a;

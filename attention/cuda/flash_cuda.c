@@ -194,11 +194,10 @@ static void destroy_modules(void *first) {
   }
 }
 
-static fx_status load_functions(fx_flash_module *module, const char *arch) {
+static fx_status load_functions(fx_flash_module *module) {
   for (int i = 0; i < KERNEL_COUNT; i++) {
     if (g_kernels[i].backward != fx_flash_is_backward((fx_flash_pass)module->id.pass)) continue;
     FX_TRY(fx_cuda_module_function(module->loaded, g_kernels[i].name, &module->function[i]));
-    module->function[i].follows = fx_cuda_arch_number(arch) >= 90;
     if (module->shared[i] > 0)
       FX_TRY(fx_cuda_function_allow_shared(&module->function[i], (int)module->shared[i]));
   }
@@ -216,7 +215,7 @@ static fx_status create(const fx_cuda_context *context, const fx_flash_key *key,
   fx_flash_plans(key, context->arch, module->plan);
   plan_shared(module);
   FX_TRY_GOTO(fx_cuda_module_load(context->driver, &image, &module->loaded), destroy_module);
-  FX_TRY_GOTO(load_functions(module, context->arch), destroy_module);
+  FX_TRY_GOTO(load_functions(module), destroy_module);
   *out = module;
   module = NULL;
 destroy_module:

@@ -80,7 +80,6 @@ FX_DEVICE void load_keys(const fx_flash_args *args, int32_t b, int32_t head, int
 
 /* grid (blocks of 64 up to Tpad, H, B); 128 threads */
 extern "C" __global__ void __launch_bounds__(128) flex_fwd(const __grid_constant__ fx_flash_args a) {
-  follow();
   extern __shared__ __align__(16) char memory[];
   __shared__ int32_t span[2];
   const fx_flash_args *args = &a;

@@ -34,7 +34,7 @@ static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {
 
 bool fx_flash_plans(const fx_flash_key *key, const char *arch, const fx_flash_plan *plans[FX_FLASH_PARTS]) {
   bool backward = fx_flash_is_backward(key->pass), all = true;
-  bool able = strstr(arch, "_90a") && key->dtype != FX_F32 && !key->any_scale;
+  bool able = strcmp(arch, "sm_90a") == 0 && key->dtype != FX_F32 && !key->any_scale;
   for (int part = 0; part < FX_FLASH_PARTS; part++) {
     bool wanted = backward == (part != FX_FLASH_FWD);
     plans[part] = able && wanted ? plan_of(key->D, (fx_flash_part)part) : NULL;

@@ -21,7 +21,6 @@ FX_DEVICE float row_delta(const elem *out, const elem *dout, int32_t lane) {
 
 /* grid (Tpad / 64, H, B); 128 threads */
 extern "C" __global__ void __launch_bounds__(128) flex_bwd_prepare(const __grid_constant__ fx_flash_args a) {
-  follow();
   __shared__ int32_t span[2];
   int32_t block = blockIdx.x, h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % ROW_LANES;
   for (int32_t r = threadIdx.x / ROW_LANES; r < ROWS; r += 128 / ROW_LANES) {
@@ -43,7 +42,6 @@ extern "C" __global__ void __launch_bounds__(128) flex_bwd_prepare(const __grid_
 
 /* dsink = -sum over samples and rows of exp(sink - lse) delta. grid (H); 256 threads */
 extern "C" __global__ void __launch_bounds__(256) flex_bwd_sinks(const __grid_constant__ fx_flash_args a) {
-  follow();
   __shared__ double part[256];
   int32_t h = blockIdx.x;
   double sum = 0;

@@ -77,7 +77,6 @@ FX_DEVICE void state_store(const fx_flash_args *args, int32_t b, int32_t h, int3
 /* After the last merge: `q` is the fp32 state, `out` of the element type. grid (Tpad / 4, H, B); a warp a
  * row. */
 extern "C" __global__ void __launch_bounds__(128) flex_finish(const __grid_constant__ fx_flash_args a) {
-  follow();
   int32_t row = blockIdx.x * 4 + threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
   int64_t place = ((int64_t)b * a.H + h) * a.Tpad + row;
   float lse = -FX_INF, inverse = 0.0f;

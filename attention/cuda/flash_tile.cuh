@@ -24,14 +24,6 @@ enum { CHUNK = 16 / sizeof(elem), CHUNKS = FX_D / CHUNK }; /* what a thread move
 
 #define FX_DEVICE static __forceinline__ __device__
 
-/* Every kernel begins with it, before it reads or writes global memory: ops/cuda/block.cuh says why. */
-FX_DEVICE void follow(void) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* ---- conversions ---- */
 
 FX_DEVICE float widen(elem x) {

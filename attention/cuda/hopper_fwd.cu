@@ -196,7 +196,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
       &a, &maps, &slots, &list, w.b, w.h, w.h / (a.H / a.K), q + my_group() * BOX, q + BLOCK_BYTES};
   if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v);
   ring_init(&slots);
-  follow();
   if (adds_nothing(&a, w.b, w.h, w.block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   if (threadIdx.x == 0) {
     barrier_expect(shared_address(&slots.block), BLOCK_BYTES);

@@ -323,7 +323,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   if (threadIdx.x == 0)
     map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
-  follow();
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);
     copy_tile<BLOCK_ROWS>(k, &maps.k, b, head, first, arrived);

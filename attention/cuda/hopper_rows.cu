@@ -146,7 +146,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   if (threadIdx.x == 0)
     map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
-  follow();
   if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);

@@ -13,7 +13,6 @@
 #include "core/config/config.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "tests/attention/cubin.h"
-#include "tests/attention/ptx.h"
 #include "tests/harness.h"
 
 enum { LENGTH = 1024, HEADS = 4 };
@@ -216,19 +215,6 @@ static void shapes(void) {
   fx_variant_destroy(softcap);
 }
 
-/* Of either family, from sm_90 on (flash_tile.cuh's follow). */
-static void kernels_wait_for_those_before(void) {
-  static const char *const archs[] = {"compute_90", "compute_90a"};
-  for (int arch = 0; arch < 2; arch++)
-    for (int pass = FX_FLASH_FORWARD; pass <= FX_FLASH_BACKWARD_ADD; pass++) {
-      fx_flash_key key = {.pass = (fx_flash_pass)pass, .dtype = FX_BF16, .D = 128, .R = 1};
-      fx_cache_image image = {NULL, 0};
-      if (CHECK_OK(fx_flash_cubin(&key, archs[arch], &image)))
-        CHECK(ptx_kernels_wait(archs[arch], (char *)image.data) == (fx_flash_is_backward(key.pass) ? 4 : 2));
-      free(image.data);
-    }
-}
-
 /* What wgmma's kernels do not take goes to the others. */
 static void fallbacks(void) {
   const fx_flash_plan *plans[FX_FLASH_PARTS];
@@ -255,11 +241,8 @@ static void refusals(void) {
   CHECK_STATUS(fx_flash_cubin(&key, "sm_80", &image), FX_ERR_UNSUPPORTED);
 }
 
-static const fx_test g_tests[] = {{"named variants", named_variants},
-                                  {"shapes", shapes},
-                                  {"kernels wait for those before them", kernels_wait_for_those_before},
-                                  {"fallbacks", fallbacks},
-                                  {"refusals", refusals}};
+static const fx_test g_tests[] = {
+    {"named variants", named_variants}, {"shapes", shapes}, {"fallbacks", fallbacks}, {"refusals", refusals}};
 
 int main(void) {
   int major, minor;

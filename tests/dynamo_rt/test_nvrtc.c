@@ -10,7 +10,6 @@
 #include "dynamo_rt/codegen/cuda/source.h"
 #include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "tests/attention/cubin.h"
-#include "tests/attention/ptx.h"
 #include "tests/harness.h"
 
 /* Every kernel of a cubin keeps its numbers in registers. */
@@ -57,6 +56,26 @@ static void all_sources_compile(void) {
   }
   CHECK_MSG(sources >= 6, "%d sources are embedded, expected at least 6", sources);
   CHECK_MSG(kernels > ARCHS * FX_CUDA_KERNEL_COUNT, "only %d kernels were looked at", kernels);
+}
+
+/* Every kernel waits ahead of whatever it does with global memory. Returns how many there are; `ptx` is cut
+ * up. */
+static int ptx_kernels_wait(const char *name, char *ptx) {
+  static const char *const touches[] = {"ld.global",  "st.global", "atom.global",
+                                        "red.global", "cp.async",  "ld.volatile"};
+  int kernels = 0;
+  for (char *entry = strstr(ptx, ".entry "), *next = NULL; entry; entry = next, kernels++) {
+    next = strstr(entry + 1, ".entry ");
+    if (next) next[-1] = '\0';
+    char *wait = strstr(entry, "griddepcontrol.wait");
+    if (!CHECK_MSG(wait != NULL, "%s: a kernel does not wait: %.60s", name, entry)) continue;
+    CHECK_MSG(strstr(wait, "griddepcontrol.launch_dependents") != NULL, "%s: none may follow %.60s", name,
+              entry);
+    *wait = '\0';
+    for (size_t i = 0; i < sizeof touches / sizeof touches[0]; i++)
+      CHECK_MSG(!strstr(entry, touches[i]), "%s: %s before the wait in %.60s", name, touches[i], entry);
+  }
+  return kernels;
 }
 
 /* Kernels are launched early on sm_90 and later (device/cuda/driver.h), and sm_80 knows no such wait. */
