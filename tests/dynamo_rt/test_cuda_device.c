@@ -33,6 +33,39 @@ static void the_local_rank_is_mpiruns(void) {
   for (int i = 0; i < 3; i++) unsetenv(names[i]);
 }
 
+static void the_architecture_is_the_gpus_or_an_earlier_ones(void) {
+  static const struct {
+    const char *wanted;
+    int major, minor;
+    const char *arch; /* NULL: refused */
+  } cases[] = {{NULL, 9, 0, "sm_90a"},
+               {"", 8, 6, "sm_86"},
+               {NULL, 10, 0, "sm_100a"},
+               {"compute_80", 9, 0, "compute_80"},
+               {"compute_90", 9, 0, "compute_90"},
+               {"compute_100", 9, 0, NULL},
+               {"compute_75", 9, 0, NULL},
+               {"sm_80", 9, 0, NULL},
+               {"compute_80a", 9, 0, NULL},
+               {"compute_", 9, 0, NULL},
+               {"compute_80 ", 9, 0, NULL}};
+  char arch[FX_CUDA_ARCH_BYTES];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    fx_status status = fx_cuda_arch_choose(cases[i].wanted, cases[i].major, cases[i].minor, arch);
+    if (cases[i].arch) {
+      CHECK_OK(status);
+      CHECK_MSG(strcmp(arch, cases[i].arch) == 0, "got %s, expected %s", arch, cases[i].arch);
+      continue;
+    }
+    CHECK_STATUS(status, FX_ERR_CONFIG);
+    CHECK_HAS(fx_error_text(), cases[i].wanted);
+    CHECK_HAS(fx_error_text(), "expected compute_80 to compute_90 for this GPU");
+  }
+  CHECK_INT(fx_cuda_arch_number("sm_90a"), 90);
+  CHECK_INT(fx_cuda_arch_number("compute_80"), 80);
+  CHECK_INT(fx_cuda_arch_number("sm_100a"), 100);
+}
+
 static void a_missing_library_is_named(void) {
   static const int majors[] = {77, 76, 0};
   void *library = NULL, *table[1] = {NULL};
@@ -47,7 +80,9 @@ static void a_missing_library_is_named(void) {
   CHECK_HAS(fx_error_text(), "libm has no function no_such_function");
 }
 
-static const fx_test tests[] = {{"a missing GPU gets a sentence", a_missing_gpu_gets_a_sentence},
-                                {"the local rank is mpirun's", the_local_rank_is_mpiruns},
-                                {"a missing library is named", a_missing_library_is_named}};
+static const fx_test tests[] = {
+    {"a missing GPU gets a sentence", a_missing_gpu_gets_a_sentence},
+    {"the local rank is mpirun's", the_local_rank_is_mpiruns},
+    {"the architecture is the GPU's or an earlier one's", the_architecture_is_the_gpus_or_an_earlier_ones},
+    {"a missing library is named", a_missing_library_is_named}};
 FX_TEST_MAIN("cuda device", tests)

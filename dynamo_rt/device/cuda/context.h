@@ -29,7 +29,7 @@ typedef struct fx_cuda_context {
   const fx_cuda_driver *driver;
   void *handle; /* the primary context */
   int device;
-  char arch[16]; /* for NVRTC: "sm_90a" */
+  char arch[FX_CUDA_ARCH_BYTES]; /* for NVRTC: "sm_90a" */
   fx_cuda_info info;
   struct fx_cuda_kernels *kernels; /* ops/cuda/kernels_cuda.h */
   struct fx_cuda_gemm *gemm;       /* ops/cuda/gemm.h */

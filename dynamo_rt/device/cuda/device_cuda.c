@@ -277,25 +277,6 @@ static const fx_device_vtable g_cuda_vtable = {
 
 /* ---- creation ---- */
 
-/* For NVRTC. FLEXION_CUDA_ARCH names another than the GPU's own, so that what an older GPU runs can be tried
- * on a newer one: "compute_80" is the code of sm_80, compiled by the driver for this GPU. */
-static fx_status choose_arch(fx_cuda_context *context) {
-  const char *wanted = getenv("FLEXION_CUDA_ARCH");
-  const fx_cuda_info *info = &context->info;
-  int number = 0, end = 0;
-  snprintf(context->arch, sizeof context->arch, "sm_%d%d%s", info->major, info->minor,
-           info->major >= 9 ? "a" : "");
-  if (!wanted || !*wanted) return FX_OK;
-  if (sscanf(wanted, "compute_%3d%n", &number, &end) != 1 || wanted[end] || number < 80 ||
-      number > 10 * info->major + info->minor)
-    return fx_error(
-        FX_ERR_CONFIG,
-        "FLEXION_CUDA_ARCH is \"%.32s\"; expected compute_80 to compute_%d%d for this GPU, or unset it",
-        wanted, info->major, info->minor);
-  snprintf(context->arch, sizeof context->arch, "%s", wanted);
-  return FX_OK;
-}
-
 static fx_status choose(int ordinal, fx_cuda_context *context) {
   fx_cuda_probe probe;
   fx_cuda_probe_get(&probe);
@@ -307,7 +288,8 @@ static fx_status choose(int ordinal, fx_cuda_context *context) {
   if (context->info.major < 8)
     return fx_error(FX_ERR_DEVICE, "GPU %d (%s) is sm_%d%d; flexion needs sm_80 or later", ordinal,
                     context->info.name, context->info.major, context->info.minor);
-  FX_TRY(choose_arch(context));
+  FX_TRY(fx_cuda_arch_choose(getenv("FLEXION_CUDA_ARCH"), context->info.major, context->info.minor,
+                             context->arch));
   FX_TRY(fx_cuda_driver_open(&context->driver));
   return fx_cuda_check(context->driver, context->driver->device_get(&context->device, ordinal), "the GPU");
 }

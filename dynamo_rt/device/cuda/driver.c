@@ -99,6 +99,20 @@ int fx_cuda_local_rank(void) {
   return 0;
 }
 
+fx_status fx_cuda_arch_choose(const char *wanted, int major, int minor, char arch[FX_CUDA_ARCH_BYTES]) {
+  int number = 0, end = 0;
+  snprintf(arch, FX_CUDA_ARCH_BYTES, "sm_%d%d%s", major, minor, major >= 9 ? "a" : "");
+  if (!wanted || !*wanted) return FX_OK;
+  if (sscanf(wanted, "compute_%3d%n", &number, &end) != 1 || wanted[end] || number < 80 ||
+      number > 10 * major + minor)
+    return fx_error(
+        FX_ERR_CONFIG,
+        "FLEXION_CUDA_ARCH is \"%.32s\"; expected compute_80 to compute_%d%d for this GPU, or unset it",
+        wanted, major, minor);
+  snprintf(arch, FX_CUDA_ARCH_BYTES, "compute_%d", number);
+  return FX_OK;
+}
+
 int fx_cuda_arch_number(const char *arch) {
   const char *number = strchr(arch, '_');
   return number ? (int)strtol(number + 1, NULL, 10) : 0;

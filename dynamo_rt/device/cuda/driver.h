@@ -41,6 +41,11 @@ fx_status fx_cuda_driver_open(const fx_cuda_driver **out);
 /* FX_OK for result 0, else FX_ERR_DEVICE (FX_ERR_MEMORY) with "what: the driver's name and sentence". */
 fx_status fx_cuda_check(const fx_cuda_driver *driver, int result, const char *what);
 
+/* The architecture to compile for on a GPU of that compute capability: its own ("sm_90a"), or where `wanted`
+ * (the variable FLEXION_CUDA_ARCH; may be NULL or "") names an earlier one, as "compute_80", that one's PTX:
+ * what sm_80 runs can then be tried on a later GPU. FX_ERR_CONFIG: it names something else. */
+enum { FX_CUDA_ARCH_BYTES = 24 };
+fx_status fx_cuda_arch_choose(const char *wanted, int major, int minor, char arch[FX_CUDA_ARCH_BYTES]);
 /* 90 of "sm_90a", 80 of "compute_80" */
 int fx_cuda_arch_number(const char *arch);
 
