@@ -4,25 +4,29 @@
 #include <stddef.h>
 #include <string.h>
 
-/* {D, part, warpgroups, rows, step, stages, second, CTAs, turns, producer}, and TFLOP/s of its products on
- * one H200, causal bf16, at T 1024 (D 64: B 32, H 12) and T 4096 (D 128: B 4, H 32/4). Small CTAs hide each
- * other's beginnings and ends, which is what short sequences are made of: with two warpgroups a CTA D 64 ran
- * at 250, 256, 329. Three CTAs of FX_FLASH_KEYS at D 64 leave so few registers that products run one after
- * the other (two CTAs, which do not: 285). At D 256 dK and dV of 64 keys would fill all registers of a
- * warpgroup, so two share them; and Q and dO of 128 rows leave memory for three tiles of 64 keys, two of them
- * K, which is read first and last. */
+/* {D, part, warpgroups, rows, step, stages, second, CTAs, turns, producer}, and TFLOP/s on one H200, causal
+ * bf16, at T 1024 (D 64: B 32, H 12) and T 4096 (D 96: H 16; D 128: H 32/4; D 256: H 8): of the forward, of
+ * the backward's kernels by their own products where these were timed alone, else of both together, five
+ * products counted for seven.
+ *
+ * Small CTAs hide each other's beginnings and ends, which is what short sequences are made of: with two
+ * warpgroups a CTA D 64 ran at 250, 256, 329, with a third that copies at 205 and 214 (but 326 for 293 at T
+ * 4096). Three CTAs of FX_FLASH_KEYS at D 64 leave so few registers that products run one after the other
+ * (two CTAs, which do not: 285), and the producer of FX_FLASH_KEYS at D 128 would leave too few. At D 256 dK
+ * and dV of 64 keys would fill all registers of a warpgroup, so two share them; and Q and dO of 128 rows
+ * leave memory for three tiles of 64 keys, two of them K, which is read first and last. */
 static const fx_flash_plan g_plans[] = {
     {64, FX_FLASH_FWD, 1, 64, 64, 2, 2, 4, 0, 0},   /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
     {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0, 0},  /* 310 */
     {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0, 0},  /* 408 */
-    {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 378 (T 4096, H 16) */
-    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* 441 */
-    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* 527 */
-    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1, 1}, /* 499; steps of 64 keys 387 */
-    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0}, /* 557 */
-    {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 0, 1}, /* 643; steps of 64 keys and three warpgroups 515 */
-    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},  /* 531 (T 4096, H 8); without turns 508 */
-    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},  /* two warpgroups on 64 keys */
+    {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 436; in turns 429, without a producer 361 */
+    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* both 362, without producers 327 */
+    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* (then with steps of 128 keys) */
+    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1, 1}, /* 520; without turns 523, but 629 to 648 at T 16384 */
+    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0}, /* 557 alone; both 401 */
+    {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 0, 1}, /* four stages: both 399; 128 keys, no producer: 388 */
+    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},  /* 577; without turns 572, without a producer 523 */
+    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},  /* both 391, without producers 345 */
     {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 0, 1}, /* one slot for V, two for K */
 };
 
