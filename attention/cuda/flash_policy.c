@@ -20,8 +20,8 @@ static const fx_flash_plan g_plans[] = {
     {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0, 0},  /* 310 */
     {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0, 0},  /* 408 */
     {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 436; in turns 429, without a producer 361 */
-    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* both 362, without producers 327 */
-    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* (then with steps of 128 keys) */
+    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* both 362 */
+    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* without producers, with 128 keys: both 327 */
     {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1, 1}, /* 520; without turns 523, but 629 to 648 at T 16384 */
     {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0}, /* 557 alone; both 401 */
     {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 0, 1}, /* four stages: both 399; 128 keys, no producer: 388 */
