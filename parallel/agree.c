@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans are compared by digest; only when digests differ do texts travel, those of two ranks. What is then
- * looked for is the first place where the two differ, read as a sequence of entries over all plans in order.
- * Every rank holds the same digests and the same two texts, so every rank composes the same sentence. */
+/* Texts are compared by digest; only when digests differ do they travel, those of two ranks. Every rank holds
+ * the same digests and the same two texts, so every rank composes the same sentence. In plans the first place
+ * is looked for where the two differ, read as a sequence of entries over all plans in order. */
 #include "parallel/agree.h"
 
 #include <pthread.h>
@@ -15,6 +15,70 @@
 #include "dynamo_rt/base/hash.h"
 #include "dynamo_rt/base/memory.h"
 #include "parallel/comm/missing.h"
+
+/* ---- texts ---- */
+
+/* Second round, after digests differed: rank 0 and the first rank unlike it send their texts. */
+static fx_status find_difference(fx_control *control, const fx_hash128 *digests, const char *mine,
+                                 int64_t bytes, fx_agree_tell tell, int64_t deadline_left_ms) {
+  int size = control->size, other = 0;
+  bool *unlike = NULL;
+  int64_t *offsets = NULL;
+  char *all = NULL, list[200], others[256] = "";
+  fx_status status = FX_OK;
+  FX_TRY_GOTO(fx_calloc(&unlike, (size_t)size, sizeof *unlike), free_texts);
+  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets), free_texts);
+  int differing = 0;
+  for (int r = size - 1; r > 0; r--) {
+    unlike[r] = memcmp(&digests[r], &digests[0], sizeof *digests) != 0;
+    differing += unlike[r];
+    if (unlike[r]) other = r;
+  }
+  if (differing > 1)
+    snprintf(others, sizeof others, " (unlike rank 0 are ranks %s)",
+             fx_rank_list(unlike, true, size, list, sizeof list));
+  bool speaks = control->rank == 0 || control->rank == other;
+  FX_TRY_GOTO(fx_control_all_gather(control, mine, speaks ? bytes : 0, &all, offsets, (int)deadline_left_ms),
+              free_texts);
+  fx_agree_pair pair = {.rank = other,
+                        .left = all,
+                        .right = all + offsets[other],
+                        .left_bytes = offsets[1],
+                        .right_bytes = offsets[other + 1] - offsets[other],
+                        .others = others};
+  status = tell(&pair);
+  if (status == FX_OK)
+    status = fx_error(FX_ERR_DIVERGED, "rank 0 and rank %d have equal texts and different digests", other);
+free_texts:
+  free(all);
+  free(offsets);
+  free(unlike);
+  return status;
+}
+
+fx_status fx_agree_text(fx_control *control, const char *text, int64_t bytes, fx_agree_tell tell,
+                        int timeout_ms) {
+  char *all = NULL;
+  int64_t *offsets = NULL, begin = fx_now_ms();
+  fx_hash128 digest = fx_hash128_of(text, (size_t)bytes);
+  fx_status status = FX_OK;
+  FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
+  FX_TRY_GOTO(fx_control_all_gather(control, &digest, sizeof digest, &all, offsets, timeout_ms),
+              free_messages);
+  const fx_hash128 *digests = (const fx_hash128 *)all;
+  bool equal = true;
+  for (int r = 1; r < control->size; r++)
+    equal = equal && memcmp(&digests[r], &digests[0], sizeof digest) == 0;
+  if (!equal)
+    status = find_difference(control, digests, text, bytes, tell,
+                             fx_max_i64(timeout_ms - (fx_now_ms() - begin), 1000));
+free_messages:
+  free(all);
+  free(offsets);
+  return status;
+}
+
+/* ---- plans ---- */
 
 /* The plans of a rank as one message: name NUL ledger NUL, plan after plan. */
 static fx_status pack_plans(const char *const *names, const char *const *ledgers, int count, char **out,
@@ -85,12 +149,12 @@ static fx_status compare_ledgers(reader *a, reader *b, int rank_b, const char *o
   }
 }
 
-static fx_status compare_plans(const char *left, int64_t left_bytes, const char *right, int64_t right_bytes,
-                               int rank_b, const char *others) {
-  reader a = {.end = left + left_bytes}, b = {.end = right + right_bytes};
+static fx_status compare_plans(const fx_agree_pair *pair) {
+  const char *left = pair->left, *right = pair->right;
+  reader a = {.end = left + pair->left_bytes}, b = {.end = right + pair->right_bytes};
   for (int number = 1;; number++) {
     bool has_a = next_plan(&a, &left), has_b = next_plan(&b, &right);
-    if (!has_a && !has_b) break;
+    if (!has_a && !has_b) return FX_OK;
     if (has_a != has_b || strcmp(a.name, b.name) != 0) {
       char x[80], y[80];
       snprintf(x, sizeof x, has_a ? "plan %.64s" : "none", a.name);
@@ -99,65 +163,18 @@ static fx_status compare_plans(const char *left, int64_t left_bytes, const char 
           FX_ERR_DIVERGED,
           "rank 0 and rank %d differ at plan %d: rank 0 has %s; rank %d has %s%s; every rank must "
           "prepare the same plans in the same order",
-          rank_b, number, x, rank_b, y, others);
+          pair->rank, number, x, pair->rank, y, pair->others);
     }
-    FX_TRY(compare_ledgers(&a, &b, rank_b, others));
+    FX_TRY(compare_ledgers(&a, &b, pair->rank, pair->others));
   }
-  return fx_error(FX_ERR_DIVERGED, "rank 0 and rank %d have plans with equal text and different digests",
-                  rank_b);
-}
-
-/* Second round, after digests differed: rank 0 and the first rank unlike it send their texts. */
-static fx_status find_difference(fx_control *control, const fx_hash128 *digests, const char *mine,
-                                 int64_t bytes, int64_t deadline_left_ms) {
-  int size = control->size, other = 0;
-  bool *unlike = NULL;
-  int64_t *offsets = NULL;
-  char *all = NULL, list[200], others[256] = "";
-  fx_status status = FX_OK;
-  FX_TRY_GOTO(fx_calloc(&unlike, (size_t)size, sizeof *unlike), free_texts);
-  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)size + 1, sizeof *offsets), free_texts);
-  int differing = 0;
-  for (int r = size - 1; r > 0; r--) {
-    unlike[r] = memcmp(&digests[r], &digests[0], sizeof *digests) != 0;
-    differing += unlike[r];
-    if (unlike[r]) other = r;
-  }
-  if (differing > 1)
-    snprintf(others, sizeof others, " (unlike rank 0 are ranks %s)",
-             fx_rank_list(unlike, true, size, list, sizeof list));
-  bool speaks = control->rank == 0 || control->rank == other;
-  FX_TRY_GOTO(fx_control_all_gather(control, mine, speaks ? bytes : 0, &all, offsets, (int)deadline_left_ms),
-              free_texts);
-  status = compare_plans(all, offsets[1], all + offsets[other], offsets[other + 1] - offsets[other], other,
-                         others);
-free_texts:
-  free(all);
-  free(offsets);
-  free(unlike);
-  return status;
 }
 
 fx_status fx_agree_plans(fx_control *control, const char *const *plan_names, const char *const *ledgers,
                          int count, int timeout_ms) {
-  char *mine = NULL, *all = NULL;
-  int64_t bytes = 0, *offsets = NULL, begin = fx_now_ms();
-  fx_status status = FX_OK;
+  char *mine = NULL;
+  int64_t bytes = 0;
   FX_TRY(pack_plans(plan_names, ledgers, count, &mine, &bytes));
-  fx_hash128 digest = fx_hash128_of(mine, (size_t)bytes);
-  FX_TRY_GOTO(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets), free_messages);
-  FX_TRY_GOTO(fx_control_all_gather(control, &digest, sizeof digest, &all, offsets, timeout_ms),
-              free_messages);
-  const fx_hash128 *digests = (const fx_hash128 *)all;
-  bool equal = true;
-  for (int r = 1; r < control->size; r++)
-    equal = equal && memcmp(&digests[r], &digests[0], sizeof digest) == 0;
-  if (!equal)
-    status =
-        find_difference(control, digests, mine, bytes, fx_max_i64(timeout_ms - (fx_now_ms() - begin), 1000));
-free_messages:
-  free(all);
-  free(offsets);
+  fx_status status = fx_agree_text(control, mine, bytes, compare_plans, timeout_ms);
   free(mine);
   return status == FX_OK ? FX_OK : fx_error_prefix(status, "plan agreement");
 }

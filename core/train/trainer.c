@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/config/agree.h"
 #include "core/train/device.h"
 #include "core/train/schedule.h"
 #include "core/train/state.h"
@@ -243,6 +244,7 @@ static fx_status start_watchdog(fx_trainer *run) {
 
 static fx_status build(fx_trainer *run, double *capture_ms) {
   fx_control *control = run->job->control;
+  FX_TRY(fx_config_agree(run->config, control, FX_CONTROL_TIMEOUT_MS));
   fx_status status = fx_control_agree_status(control, fx_config_check_ranks(run->config, control->size),
                                              FX_CONTROL_TIMEOUT_MS);
   if (status != FX_OK) return status;

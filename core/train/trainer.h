@@ -22,7 +22,7 @@ typedef struct fx_step_view {
 
 /* What launch hands to a run. */
 typedef struct fx_job {
-  fx_control *control; /* borrowed; its ranks run the same configuration */
+  fx_control *control; /* borrowed; its ranks have the same configuration (core/config/agree.h) */
   const fx_log *log;
   const char *trace_path; /* NULL, or a Chrome trace of one step: "%d" in it becomes the rank */
   int64_t trace_step;     /* which step, counted from 1 */
@@ -49,8 +49,8 @@ typedef struct fx_train_report {
 
 /* Collective over job->control. Trains to train.iters and leaves a checkpoint of the last step. Errors of the
  * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after
- * ten steps in a row without a finite gradient, and when ranks recorded different collectives. A save that
- * fails for the disk is agreed as well. */
+ * ten steps in a row without a finite gradient, when ranks have different configurations (nothing is written
+ * then), and when they recorded different collectives. A save that fails for the disk is agreed as well. */
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report);
 
 #ifdef __cplusplus

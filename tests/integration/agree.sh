@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# A rank that records other collectives than the rest ends the job in seconds, with both entries named on every rank,
-# and exit code 5; under real mpirun. First with a small step of its own (mpi_agree), then in training with ZeRO: a rank
-# with another setting, and a rank that leaves out a reduce_scatter (mpi_drop).
+# A rank that goes another way than the rest ends the job in seconds, with what differs named and exit code 5; under real
+# mpirun. Collectives: in a small step of its own (mpi_agree), then in training with ZeRO (mpi_drop): a rank with another
+# setting, and a rank that leaves out a reduce_scatter. Configurations, before that: a key that changes no collective, the
+# contents of a variant's file, what may differ.
 set -euo pipefail
 tests="${FX_BUILD_DIR:?the build folder}/tests"
 here="${FX_SOURCE_DIR:?the source folder}/tests/integration"
@@ -73,12 +74,29 @@ python3 "$here/corpus.py" "$folder/corpus.txt" 120 6
 run=("$here/tiny.yaml" "data.train=[lines:$folder/corpus.txt]" runtime.threads=1 train.iters=2 train.eval_interval=0
   checkpoint.interval=0 checkpoint.resume=none "checkpoint.dir=$folder/run")
 
-# another RANKS ZERO SETTING: rank 1 has one setting more; rank 0 says for all what differs
-another() {
-  local ranks=$1 train=("$flexion" train "${run[@]}" "parallel.zero=$2") rest=()
-  [ "$ranks" -eq 2 ] || rest=(: -np $((ranks - 2)) "${train[@]}")
-  launch "parallel.zero=$2 at $ranks ranks, one of them with $3" 5 -np 1 "${train[@]}" : -np 1 "${train[@]}" "$3" "${rest[@]}"
+# odd RANKS CODE SETTING COMMAND...: rank 1 has one setting more
+odd() {
+  local ranks=$1 code=$2 setting=$3 rest=()
+  shift 3
+  [ "$ranks" -eq 2 ] || rest=(: -np $((ranks - 2)) "$@")
+  launch "$(basename "$1"), $ranks ranks, one of them with ${setting//"$folder"\//}" "$code" -np 1 "$@" : -np 1 "$@" "$setting" "${rest[@]}"
 }
+
+# another RANKS ZERO SETTING: in spite of it rank 1 goes on to its plans
+another() { odd "$1" 5 "$3" "$tests/mpi_drop" 0 "${run[@]}" "parallel.zero=$2"; }
+
+# configured RANKS KEY LEFT RIGHT SETTING OVERRIDES...: rank 0 says for all that it has LEFT and rank 1, with SETTING, RIGHT
+configured() {
+  local ranks=$1 key=$2 left=$3 right=$4 setting=$5
+  shift 5
+  odd "$ranks" 5 "$setting" "$flexion" train "${run[@]}" "checkpoint.dir=$folder/none" "$@"
+  [ "$(grep '^flexion: ' "$output")" = "flexion: diverged: ranks 0 and 1 were given different configurations: $key is $left on \
+rank 0 and $right on rank 1; start all ranks with the same config and overrides" ] || fail "another sentence was expected"
+  [ ! -e "$folder/none" ] || fail "something was written"
+}
+
+# configured_alike RANKS SETTING OVERRIDES...: rank 1 has SETTING, and nobody minds
+configured_alike() { odd "$1" 0 "$2" "$flexion" train "${run[@]}" "${@:3}"; }
 
 # drop RANKS ZERO NTH CODE: rank 1 leaves out its NTH reduce_scatter, or none
 drop() { launch "parallel.zero=$2 at $1 ranks, reduce_scatter $3 left out" "$4" -np "$1" "$tests/mpi_drop" "$3" "${run[@]}" "parallel.zero=$2"; }
@@ -88,14 +106,32 @@ scatter='"dp_cp#4 reduce_scatter sum float32 x [0-9]* comm.bulk (.*record_gradie
 reduce='"dp_cp#4 all_reduce sum float32 x [0-9]* comm.bulk (.*record'
 for ranks in 2 3; do
   another "$ranks" 1 parallel.zero=0
-  sentences 1 'differ at entry 1 of plan micro_first' "rank 0 has $gather" 'rank 1 has no entry 1'
+  sentences "$ranks" 'differ at entry 1 of plan micro_first' "rank 0 has $gather" 'rank 1 has no entry 1'
   another "$ranks" 1 parallel.bucket_elements=9000
-  sentences 1 'differ at entry [0-9] of plan micro_first' "rank 0 has $gather" "rank 1 has $gather"
+  sentences "$ranks" 'differ at entry [0-9] of plan micro_first' "rank 0 has $gather" "rank 1 has $gather"
   another "$ranks" 2 parallel.zero=1
-  sentences 1 'of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 3'
+  sentences "$ranks" 'of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 3'
   for zero in 1 2; do drop "$ranks" "$zero" 0 0; done
   drop "$ranks" 1 1 5
   sentences "$ranks" 'differ at entry 1 of plan micro_last' "rank 0 has $scatter" "rank 1 has $reduce"
   drop "$ranks" 2 2 5
   sentences "$ranks" 'differ at entry 4 of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 4'
+done
+
+# Two hosts' folders with a file of the same name, and a third that says the same in other words.
+mkdir "$folder"/host_{a,b,c}
+printf 'mask: "q >= kv"\nscore: tanh(score / cap) * cap\nparams: {cap: 30.0}\n' >"$folder/host_a/mine.yaml"
+printf 'mask: "q >= kv"\nscore: tanh(score / cap) * cap * 2\nparams: {cap: 30.0}\n' >"$folder/host_b/mine.yaml"
+printf 'mask: |\n  # as the others\n  q >=\n    kv\nscore: "tanh(score / cap) * cap"\nparams:\n  cap: 30.0\n' >"$folder/host_c/mine.yaml"
+variant=attention.variant=$folder/host_
+for ranks in 2 3; do
+  configured "$ranks" optimizer.clip_grad 1.0 0.5 optimizer.clip_grad=0.5
+  configured "$ranks" parallel.zero 1 0 parallel.zero=0 parallel.zero=1
+  configured "$ranks" parallel.tensor 1 4 parallel.tensor=4 # wrong for so few ranks: the difference comes first
+  configured "$ranks" attention.variants.mine.score '"tanh(score / cap) * cap"' '"tanh(score / cap) * cap * 2"' \
+    "${variant}b/mine.yaml" "${variant}a/mine.yaml"
+  configured_alike "$ranks" optimizer.clip_grad=1.0
+  configured_alike "$ranks" "${variant}c/mine.yaml" "${variant}a/mine.yaml"
+  configured_alike "$ranks" runtime.threads=2
+  configured_alike "$ranks" runtime.log_level=error
 done

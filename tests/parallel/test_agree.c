@@ -142,6 +142,42 @@ static void long_entries(void) {
   free(line);
 }
 
+/* ---- texts ---- */
+
+static fx_status tell_texts(const fx_agree_pair *pair) {
+  if (pair->left_bytes == 0) return FX_OK;
+  return fx_error(FX_ERR_DIVERGED, "%.*s, %d: %.*s%s", (int)pair->left_bytes, pair->left, pair->rank,
+                  (int)pair->right_bytes, pair->right, pair->others);
+}
+
+typedef struct text_case {
+  const char *text[MAX_RANKS], *said; /* NULL: they agree */
+} text_case;
+
+static fx_status text_rank(fx_control *control, void *ctx) {
+  const text_case *c = ctx;
+  const char *mine = c->text[control->rank];
+  fx_status status = fx_agree_text(control, mine, (int64_t)strlen(mine), tell_texts, 20000);
+  CHECK_STATUS(status, c->said ? FX_ERR_DIVERGED : FX_OK);
+  if (c->said) CHECK_STR(fx_error_text(), c->said);
+  return FX_OK;
+}
+
+static void texts(void) {
+  static const text_case cases[] = {
+      {{"a", "a", "a", "a"}, NULL},
+      {{"", "", "", ""}, NULL},
+      {{"a", "a", "bc", "a"}, "a, 2: bc"},
+      {{"a", "d", "a", "bc"}, "a, 1: d (unlike rank 0 are ranks 1 3)"},
+      {{"", "a", "", ""},
+       "rank 0 and rank 1 have equal texts and different digests"}, /* tell finds nothing */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    text_case c = cases[i];
+    CHECK_OK(fx_local_run(4, text_rank, &c));
+  }
+}
+
 /* ---- ready ---- */
 
 typedef struct ready_case {
@@ -221,6 +257,7 @@ static const fx_test g_tests[] = {
     {"plans that differ", plans_differ},
     {"a rank that does not arrive", missing_rank},
     {"long entries are cut", long_entries},
+    {"texts", texts},
     {"slow is not diverged", ready_is_patient},
     {"a failure of the work reaches all", ready_failure_is_shared},
     {"a silent rank is named", ready_silent_rank},
