@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/model/context.h"
+#include "core/train/corpus_agree.h"
 #include "data/corpus.h"
 #include "data/split.h"
 #include "dynamo_rt/base/memory.h"
@@ -134,6 +135,10 @@ void fx_pipeline_destroy(fx_pipeline *pipeline) {
   free(pipeline->stage_scratch);
   free(pipeline->valid_scratch);
   free(pipeline);
+}
+
+fx_status fx_pipeline_agree(const fx_pipeline *pipeline, fx_control *control, int timeout_ms) {
+  return fx_corpus_agree(pipeline->train_corpus, pipeline->valid_corpus, control, timeout_ms);
 }
 
 int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline) {

@@ -6,6 +6,7 @@
 
 #include "core/model/attention.h"
 #include "data/prefetch.h"
+#include "dynamo_rt/comm/control.h"
 #include "dynamo_rt/graph/inputs.h"
 
 #ifdef __cplusplus
@@ -26,6 +27,9 @@ typedef struct fx_pipeline_options {
  * every rank reads the same files in the same order. */
 fx_status fx_pipeline_create(const fx_pipeline_options *options, fx_pipeline **out);
 void fx_pipeline_destroy(fx_pipeline *pipeline); /* NULL is fine */
+
+/* Whether all ranks have read the same documents; fx_corpus_agree. */
+fx_status fx_pipeline_agree(const fx_pipeline *pipeline, fx_control *control, int timeout_ms);
 
 int64_t fx_pipeline_train_tokens(const fx_pipeline *pipeline);
 int64_t fx_pipeline_valid_tokens(const fx_pipeline *pipeline); /* 0: no validation split */

@@ -217,6 +217,12 @@ static fx_status create_data(fx_trainer *run) {
   return fx_pipeline_create(&options, &run->pipeline);
 }
 
+static fx_status run_data_agree(void *arg, void *stream) {
+  const fx_trainer *run = arg;
+  (void)stream;
+  return fx_pipeline_agree(run->pipeline, run->job->control, FX_CONTROL_TIMEOUT_MS);
+}
+
 static fx_status open_outputs(fx_trainer *run) {
   if (run->job->trace_path) FX_TRY(fx_trace_create(1 << 16, &run->trace));
   if (run->job->control->rank != 0) return FX_OK;
@@ -266,6 +272,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
   FX_TRY(fx_trainer_restore(run));
   FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
+  FX_TRY(fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_data_agree, run));
   int64_t begin = fx_now_ns();
   FX_TRY(capture(run));
   *capture_ms = (double)(fx_now_ns() - begin) / 1e6;

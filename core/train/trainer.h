@@ -49,8 +49,9 @@ typedef struct fx_train_report {
 
 /* Collective over job->control. Trains to train.iters and leaves a checkpoint of the last step. Errors of the
  * set-up are agreed (report->agreed): every rank returns the same status. FX_ERR_DIVERGED, agreed too, after
- * ten steps in a row without a finite gradient, when ranks have different configurations (nothing is written
- * then), and when they recorded different collectives. A save that fails for the disk is agreed as well. */
+ * ten steps in a row without a finite gradient, when ranks have different configurations or data (nothing is
+ * written then), and when they recorded different collectives. A save that fails for the disk is agreed as
+ * well. */
 fx_status fx_train(const fx_config *config, const fx_job *job, fx_train_report *report);
 
 #ifdef __cplusplus

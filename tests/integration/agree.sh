@@ -135,3 +135,18 @@ for ranks in 2 3; do
   configured_alike "$ranks" runtime.threads=2
   configured_alike "$ranks" runtime.log_level=error
 done
+
+# The same name, another file on the other host: folders in place of hosts, which ranks start in.
+for host in a b c; do cp "$folder/corpus.txt" "$folder/host_$host/corpus.txt"; done
+echo 'one line more' >>"$folder/host_b/corpus.txt"
+sed 's/e/x/' "$folder/corpus.txt" >"$folder/host_c/corpus.txt"
+train=("$flexion" train "${run[@]}" 'data.train=[lines:corpus.txt]' "checkpoint.dir=$folder/none")
+hosts() { launch "files of hosts a and $1" "$2" -np 1 --wdir "$folder/host_a" "${train[@]}" : -np 1 --wdir "$folder/host_$1" "${train[@]}"; }
+hosts b 5
+grep -q '^flexion: diverged: ranks 0 and 1 have read different data: data.train has .* on rank 0 and .* on rank 1' "$output" ||
+  fail "the data are not named"
+hosts c 5
+grep -q '^flexion: diverged: ranks 0 and 1 have read different data: data.train has .* on both, but not the same ones' "$output" ||
+  fail "the data are not named"
+[ ! -e "$folder/none" ] || fail "something was written"
+hosts a 0
