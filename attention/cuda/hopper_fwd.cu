@@ -23,6 +23,7 @@ FX_DEVICE void fill(const forward_block *c, int kind, int32_t i, uint32_t slot) 
   copy_tile<FX_STEP>(tile_at(c->kv, kind, slot), kind == KEY_RING ? &c->maps->k : &c->maps->v, c->b, c->head,
                      c->list->step[i] / 2 * FX_STEP, barrier);
 }
+
 /* Scores of a variant to base 2, -inf where not visible; plain scores stay raw. */
 template <bool CHECK>
 FX_DEVICE void scores(const forward_block *c, const forward_rows *rows, int32_t key, float (&s)[NB][4]) {
@@ -191,12 +192,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ step_list list;
   __shared__ int32_t span[4];
   forward_work w = {(int32_t)(gridDim.x - 1 - blockIdx.x), (int32_t)blockIdx.y, (int32_t)blockIdx.z, span};
+  if (adds_nothing(&a, w.b, w.h, w.block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory);
   forward_block c = {
       &a, &maps, &slots, &list, w.b, w.h, w.h / (a.H / a.K), q + my_group() * BOX, q + BLOCK_BYTES};
   if (threadIdx.x == 0) map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v);
   ring_init(&slots);
-  if (adds_nothing(&a, w.b, w.h, w.block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   if (threadIdx.x == 0) {
     barrier_expect(shared_address(&slots.block), BLOCK_BYTES);
     copy_tile<BLOCK_ROWS>(q, &maps.q, w.b, w.h, w.block * BLOCK_ROWS, shared_address(&slots.block));

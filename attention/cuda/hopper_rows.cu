@@ -32,6 +32,7 @@ FX_DEVICE void fill(const rows_block *c, int kind, int32_t i, uint32_t slot) {
   if (k) copy_tile<FX_STEP>(tile_at(c->ring, 0, slot), &c->maps->k, c->b, c->head, key, barrier);
   if (v) copy_tile<FX_STEP>(tile_at(c->ring, 1, slot), &c->maps->v, c->b, c->head, key, barrier);
 }
+
 /* s becomes P; with slopes dp becomes dS. */
 template <bool CHECK>
 FX_DEVICE void rows_weights(const rows_block *c, int32_t key, float (&s)[NB][4], float (&dp)[NB][4]) {
@@ -132,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   __shared__ step_list list;
   __shared__ int32_t span[4];
   int32_t block = gridDim.x - 1 - blockIdx.x, group = my_group(), h = blockIdx.y, b = blockIdx.z;
+  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   uint32_t q = tiles_begin(memory), dout = q + BLOCK_BYTES, arrived = shared_address(&slots.block);
   rows_block c = {&a,
                   &maps,
@@ -146,7 +148,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, FX_CTAS)
   if (threadIdx.x == 0)
     map_prefetch(&maps.q), map_prefetch(&maps.k), map_prefetch(&maps.v), map_prefetch(&maps.dout);
   ring_init(&slots);
-  if (adds_nothing(&a, b, h, block * (BLOCK_ROWS / ROWS), BLOCK_ROWS / ROWS)) return;
   if (threadIdx.x == 0) {
     barrier_expect(arrived, 2 * BLOCK_BYTES);
     copy_tile<BLOCK_ROWS>(q, &maps.q, b, h, block * BLOCK_ROWS, arrived);

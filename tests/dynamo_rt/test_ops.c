@@ -61,7 +61,7 @@ static void dropout_ones(float p, int64_t batch, const int64_t *ordinals, int64_
 }
 
 static void dropout_is_a_function_of_its_counters(void) {
-  enum { N = 70, BATCH = 600 };
+  enum { E = 10, N = 7 * E, BATCH = 600 }; /* of dropout_ones */
   static float many[BATCH * N], again[BATCH * N];
   static int64_t ordinals[BATCH];
   for (int i = 0; i < BATCH; i++) ordinals[i] = 1000 + i;
@@ -69,10 +69,18 @@ static void dropout_is_a_function_of_its_counters(void) {
   int zeros = 0;
   for (int i = 0; i < BATCH * N; i++) {
     zeros += many[i] == 0;
-    CHECK(many[i] == 0 || fabs((double)many[i] - 1 / 0.7) < 1e-5); /* p in units of 2^-16 */
+    CHECK(many[i] == 0 || many[i] == 65536.0f / 45875.0f); /* 1 / (1 - p), p in units of 2^-16 */
   }
   double rate = (double)zeros / (BATCH * N), sigma = sqrt(0.21 / (BATCH * N));
   CHECK_MSG(fabs(rate - 0.3) < 5 * sigma, "rate of zeros %.4f, expected 0.3", rate);
+  /* channels draw apart from each other, whether or not they share a word */
+  for (int apart = 1; apart < E; apart++) {
+    int both = 0, pairs = 0;
+    for (int i = 0; i < BATCH * N; i++)
+      if (i % E + apart < E) pairs++, both += many[i] == 0 && many[i + apart] == 0;
+    double joint = (double)both / pairs, error = sqrt(0.09 * 0.91 / pairs);
+    CHECK_MSG(fabs(joint - 0.09) < 5 * error, "both of %d apart are zero: %.4f, expected 0.09", apart, joint);
+  }
   /* one sample alone, another place in the batch, another number of threads: the same mask */
   float alone[N];
   dropout_ones(0.3f, 1, ordinals + 123, 4, 0, 1, alone);
