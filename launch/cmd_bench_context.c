@@ -25,7 +25,8 @@ static void print_usage(FILE *stream) {
   fputs(
       "usage: flexion bench context CONFIG [key=value...] [--length N] [--batch B] [--documents MEAN] "
       "[--seed S]\n"
-      "                             [--dtype TYPE] [--layer L] [--steps N] [--json]\n"
+      "                             [--dtype TYPE] [--layer L] [--steps N] [--trace FILE]\n"
+      "                             [--json]\n"
       "\n"
       "The attention op of a layer, forward and backward, of a sequence that all ranks share "
       "(parallel.context; start\n"
@@ -39,6 +40,7 @@ static void print_usage(FILE *stream) {
       stream);
   fx_layer_arguments_explain(stream);
   fputs("  --steps N         steps to time (default 7)\n"
+        "  --trace FILE      also a Chrome/Perfetto trace of rank 0: one run of both, each kernel alone\n"
         "  --json            one JSON object on the last line\n"
         "  --help            this text\n",
         stream);
@@ -110,7 +112,7 @@ static void print(const void *measured) {
 }
 
 int fx_cmd_bench_context(int argc, char **argv) {
-  measurement m = {.argc = argc, .argv = argv, .a = {.command = "bench context"}};
+  measurement m = {.argc = argc, .argv = argv, .a = {.command = "bench context", .takes_trace = true}};
   int code = fx_layer_arguments_read(argc, argv, print_usage, &m.a);
   if (code >= 0) return code;
   if (m.a.options.steps == 0) m.a.options.steps = DEFAULT_STEPS;

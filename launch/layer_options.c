@@ -53,6 +53,9 @@ static fx_status read_option(int option, const char *word, void *arguments) {
   case 'm':
     a->memory = true;
     return a->takes_memory ? FX_OK : fx_option_unreadable(a->command, word);
+  case 'r':
+    a->options.trace = optarg;
+    return a->takes_trace ? FX_OK : fx_option_unreadable(a->command, "--trace");
   case 'j':
     a->json = true;
     return FX_OK;
@@ -70,6 +73,7 @@ int fx_layer_arguments_read(int argc, char **argv, void (*print_usage)(FILE *str
                                        {"dtype", required_argument, NULL, 't'},
                                        {"steps", required_argument, NULL, 'i'},
                                        {"memory", no_argument, NULL, 'm'},
+                                       {"trace", required_argument, NULL, 'r'},
                                        {"json", no_argument, NULL, 'j'},
                                        {"help", no_argument, NULL, 'h'},
                                        {NULL, 0, NULL, 0}};

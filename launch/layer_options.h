@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 typedef struct fx_layer_arguments {
-  const char *command; /* its words, as "bench attention"; set by the caller, as is: */
-  bool takes_memory;   /* whether --memory is an option */
+  const char *command;            /* its words, as "bench attention"; set by the caller, as is: */
+  bool takes_memory, takes_trace; /* whether --memory and --trace are options */
   fx_bench_layer_options options;
   bool memory, json;
 } fx_layer_arguments;

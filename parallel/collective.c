@@ -7,7 +7,7 @@
 
 #include "dynamo_rt/graph/graph_internal.h"
 
-static fx_status run(const fx_kernel_args *args) {
+static fx_comm_call call_of(const fx_kernel_args *args) {
   const fx_collective_attr *a = args->attr;
   const fx_tensor *in = args->in[0], *out = args->out[0];
   /* count is per rank: the smaller side of reduce_scatter and all_gather */
@@ -17,16 +17,28 @@ static fx_status run(const fx_kernel_args *args) {
     count /= a->comm->size;
     src += (size_t)(count * a->comm->rank) * fx_dtype_bytes(in->type.dtype);
   }
-  fx_comm_call call = {.kind = (fx_collective)a->kind,
-                       .reduce = (fx_reduce)a->reduce,
-                       .dtype = in->type.dtype,
-                       .peer = a->peer,
-                       .peer_from = a->peer_from,
-                       .count = count,
-                       .src = src,
-                       .dst = out->data,
-                       .stream = args->stream};
-  return fx_comm_issue(a->comm, &call);
+  return (fx_comm_call){.kind = (fx_collective)a->kind,
+                        .reduce = (fx_reduce)a->reduce,
+                        .dtype = in->type.dtype,
+                        .peer = a->peer,
+                        .peer_from = a->peer_from,
+                        .count = count,
+                        .src = src,
+                        .dst = out->data,
+                        .stream = args->stream,
+                        .ticket = args->ticket};
+}
+
+static fx_status run(const fx_kernel_args *args) {
+  fx_comm_call call = call_of(args);
+  return fx_comm_issue(((const fx_collective_attr *)args->attr)->comm, &call);
+}
+
+static fx_status bind(fx_kernel_args *args) {
+  fx_comm_call call = call_of(args);
+  FX_TRY(fx_comm_bind(((const fx_collective_attr *)args->attr)->comm, &call));
+  args->ticket = call.ticket;
+  return FX_OK;
 }
 
 static fx_status check(const fx_type *x, const fx_collective_attr *a) {
@@ -64,6 +76,7 @@ static const fx_op g_collective_in_place = {
     .effects = FX_EFFECT_COLLECTIVE | FX_EFFECT_MUTATES,
     .must_alias = {1},
     .infer = in_place_infer,
+    .bind = bind,
     .kernel = {[FX_BACKEND_CPU] = run, [FX_BACKEND_CUDA] = run},
 };
 
@@ -104,6 +117,7 @@ static const fx_op g_collective = {
     .effects = FX_EFFECT_COLLECTIVE,
     .infer = fresh_infer,
     .vjp = fresh_vjp,
+    .bind = bind,
     .kernel = {[FX_BACKEND_CPU] = run, [FX_BACKEND_CUDA] = run},
 };
 

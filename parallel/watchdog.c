@@ -17,6 +17,7 @@ enum {
   LONGEST_PAUSE_MS = 1000,
   SHORTEST_PAUSE_MS = 50,
   GRACE_MS = 2000, /* for the rank that prints, before others end the job */
+  ABORT_MS = 2000, /* for communicators to abort, before the job ends without */
   MOST_ROWS = 64,  /* of the table */
   ROW_BYTES = 320
 };
@@ -34,9 +35,9 @@ struct fx_watchdog {
   fx_control *control; /* its own */
   fx_watchdog_options options;
   pthread_t thread;
-  pthread_mutex_t mutex; /* guards the next four */
+  pthread_mutex_t mutex; /* guards the next five */
   pthread_cond_t changed;
-  bool leaving, abandoned;
+  bool leaving, abandoned, aborted;
   int64_t step, step_ns;
   bool alarmed; /* accessed atomically */
   report *reports;
@@ -136,8 +137,32 @@ static bool is_abandoned(fx_watchdog *w) {
   return abandoned;
 }
 
-/* Once this rank is given up its communicators may be gone; the others have aborted theirs, perhaps before
- * this one got here, and the table is still to be printed. */
+/* Once this rank is given up its communicators may be gone. */
+static void *abort_comms(void *arg) {
+  fx_watchdog *w = arg;
+  for (int i = 0; i < FX_WATCHDOG_COMMS && !is_abandoned(w); i++) fx_comm_abort(w->options.comm[i]);
+  pthread_mutex_lock(&w->mutex);
+  w->aborted = true;
+  pthread_cond_broadcast(&w->changed);
+  pthread_mutex_unlock(&w->mutex);
+  return NULL;
+}
+
+/* Aborts, but only for a while: NCCL waits for an answer there, and the rank that stands still gives none. */
+static void abort_and_end(fx_watchdog *w) {
+  pthread_t aborter;
+  struct timespec until = fx_time_after_ms(ABORT_MS);
+  bool started = pthread_create(&aborter, NULL, abort_comms, w) == 0;
+  pthread_mutex_lock(&w->mutex);
+  while (started && !w->aborted)
+    if (pthread_cond_timedwait(&w->changed, &w->mutex, &until) != 0) break;
+  pthread_mutex_unlock(&w->mutex);
+  w->options.fatal(w->options.ctx, FX_ERR_COMM);
+  if (started) pthread_join(aborter, NULL);
+}
+
+/* The others have aborted their communicators, perhaps before this rank got here, and the table is still to
+ * be printed. */
 static void end_job(fx_watchdog *w) {
   if (!is_abandoned(w)) w->reports[w->control->rank] = look(w); /* not as old as the meeting */
   __atomic_store_n(&w->alarmed, true, __ATOMIC_RELEASE);
@@ -146,8 +171,10 @@ static void end_job(fx_watchdog *w) {
   while (speaker < w->control->size && !w->here[speaker]) speaker++;
   if (speaker != w->control->rank && w->options.fatal)
     nanosleep(&(struct timespec){GRACE_MS / 1000, 0}, NULL);
-  for (int i = 0; i < FX_WATCHDOG_COMMS && !is_abandoned(w); i++) fx_comm_abort(w->options.comm[i]);
-  if (w->options.fatal) w->options.fatal(w->options.ctx, FX_ERR_COMM);
+  if (w->options.fatal)
+    abort_and_end(w);
+  else
+    abort_comms(w);
 }
 
 /* ---- the thread ---- */
@@ -156,8 +183,7 @@ static void end_job(fx_watchdog *w) {
 static bool pause_a_while(fx_watchdog *w) {
   int ms = w->options.timeout_ms / 5;
   ms = ms > LONGEST_PAUSE_MS ? LONGEST_PAUSE_MS : ms < SHORTEST_PAUSE_MS ? SHORTEST_PAUSE_MS : ms;
-  int64_t until_ns = fx_now_ns() + (int64_t)ms * 1000000;
-  struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
+  struct timespec until = fx_time_after_ms(ms);
   pthread_mutex_lock(&w->mutex);
   while (!w->leaving && !w->abandoned)
     if (pthread_cond_timedwait(&w->changed, &w->mutex, &until) != 0) break;

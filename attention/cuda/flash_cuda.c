@@ -89,15 +89,15 @@ static void append_hopper(FILE *out, bool backward, const fx_flash_plan *const p
     if (!plan) continue;
     fprintf(out,
             "namespace part%d {\n#define FX_BLOCK %d\n#define FX_STEP %d\n#define FX_STAGES %d\n"
-            "#define FX_SECOND %d\n#define FX_CTAS %d\n#define FX_GROUPS %d\n#define FX_TURNS %d\n"
-            "#define FX_PRODUCER %d\n",
-            part, plan->rows, plan->step, plan->stages, plan->second, plan->ctas, plan->groups, plan->turns,
-            plan->producer);
+            "#define FX_SECOND %d\n#define FX_CTAS %d\n#define FX_GROUPS %d\n"
+            "#define FX_PRODUCER %d\n#define FX_WORDS %d\n",
+            part, plan->rows, plan->step, plan->stages, plan->second, plan->ctas, plan->groups,
+            plan->producer, part == FX_FLASH_KEYS);
     append_file(out, "hopper_tile.cuh");
     if (backward) append_file(out, "hopper_pair.cuh");
     append_file(out, kernels[part]);
     fputs("}\n#undef FX_BLOCK\n#undef FX_STEP\n#undef FX_STAGES\n#undef FX_SECOND\n#undef FX_CTAS\n"
-          "#undef FX_GROUPS\n#undef FX_TURNS\n#undef FX_PRODUCER\n",
+          "#undef FX_GROUPS\n#undef FX_PRODUCER\n#undef FX_WORDS\n",
           out);
   }
 }

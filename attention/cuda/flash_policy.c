@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* {D, part, warpgroups, rows, step, stages, second, CTAs, turns, producer}, and TFLOP/s on one H200, causal
+/* {D, part, warpgroups, rows, step, stages, second, CTAs, producer}, and TFLOP/s on one H200, causal
  * bf16, at T 1024 (D 64: B 32, H 12) and T 4096 (D 96: H 16; D 128: H 32/4; D 256: H 8): of the forward, of
  * the backward's kernels by their own products where these were timed alone, else of both together, five
  * products counted for seven.
@@ -16,18 +16,18 @@
  * and dV of 64 keys would fill all registers of a warpgroup, so two share them; and Q and dO of 128 rows
  * leave memory for three tiles of 64 keys, two of them K, which is read first and last. */
 static const fx_flash_plan g_plans[] = {
-    {64, FX_FLASH_FWD, 1, 64, 64, 2, 2, 4, 0, 0},   /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
-    {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0, 0},  /* 310 */
-    {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0, 0},  /* 408 */
-    {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 0, 1}, /* 436; in turns 429, without a producer 361 */
-    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 0, 1}, /* both 362 */
-    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 0, 1}, /* without producers, with 128 keys: both 327 */
-    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1, 1}, /* 520; without turns 523, but 629 to 648 at T 16384 */
-    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0, 0}, /* 557 alone; both 401 */
-    {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 0, 1}, /* four stages: both 399; 128 keys, no producer: 388 */
-    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1, 1},  /* 577; without turns 572, without a producer 523 */
-    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 0, 1},  /* both 391, without producers 345 */
-    {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 0, 1}, /* one slot for V, two for K */
+    {64, FX_FLASH_FWD, 1, 64, 64, 2, 2, 4, 0},    /* 283; steps of 128 keys 273, but 374 to 352 at T 4096 */
+    {64, FX_FLASH_KEYS, 1, 64, 64, 2, 2, 3, 0},   /* 310 */
+    {64, FX_FLASH_ROWS, 1, 64, 64, 3, 3, 3, 0},   /* 408 */
+    {96, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1},  /* 438, without a producer 361 */
+    {96, FX_FLASH_KEYS, 2, 128, 64, 3, 3, 1, 1},  /* both 356 */
+    {96, FX_FLASH_ROWS, 2, 128, 64, 4, 4, 1, 1},  /* without producers, with 128 keys: both 327 */
+    {128, FX_FLASH_FWD, 2, 128, 128, 2, 2, 1, 1}, /* 558, T 16384 616 */
+    {128, FX_FLASH_KEYS, 2, 128, 64, 2, 2, 1, 0}, /* 557 alone; both 397 */
+    {128, FX_FLASH_ROWS, 2, 128, 64, 3, 3, 1, 1}, /* four stages: both 399; 128 keys, no producer: 388 */
+    {256, FX_FLASH_FWD, 2, 128, 64, 2, 2, 1, 1},  /* 632 */
+    {256, FX_FLASH_KEYS, 2, 64, 64, 2, 2, 1, 1},  /* both 388, without producers 345 */
+    {256, FX_FLASH_ROWS, 2, 128, 64, 2, 1, 1, 1}, /* one slot for V, two for K */
 };
 
 static const fx_flash_plan *plan_of(int32_t D, fx_flash_part part) {

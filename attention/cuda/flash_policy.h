@@ -22,7 +22,6 @@ typedef struct fx_flash_plan {
   int32_t stages;   /* slots for the first tile of a step: K, in FX_FLASH_KEYS Q */
   int32_t second;   /* for its other one, V or dO: as many, or one fewer in FX_FLASH_ROWS */
   int32_t ctas;     /* of a multiprocessor: bounds the registers */
-  int32_t turns;    /* 1: two warpgroups issue their products in turns; forward only */
   int32_t producer; /* 1: one more warpgroup, which copies; with one CTA a multiprocessor */
 } fx_flash_plan;
 

@@ -84,6 +84,16 @@ FX_DEVICE void score_step(const forward_block *c, forward_rows *rows, int32_t st
   softmax(rows, FX_HAS_SCORE ? 1.0f : c->args->scale * FX_LOG2E, s, alpha);
 }
 
+/* What follows in the text is also carried out after these sums and what they are made of. Without this,
+ * ptxas puts the wait for P V first of all that comes after a tile's scores, and the softmax does not run
+ * while the tensor cores do P V. A loop, whose condition never holds, ends a basic block; one that does
+ * nothing would be left out. */
+FX_DEVICE void settle(const forward_rows *rows) {
+  asm volatile("{.reg .pred p; again: setp.lt.f32 p, %0, 0f00000000; @!p bra done;\n"
+               "nanosleep.u32 1; bra again; done:}" ::"f"(rows->l[0] + rows->l[1])
+               : "memory");
+}
+
 FX_DEVICE void shrink(const float (&alpha)[2], float (&o)[DB][4]) {
   if (!__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) return;
 #pragma unroll
@@ -92,21 +102,11 @@ FX_DEVICE void shrink(const float (&alpha)[2], float (&o)[DB][4]) {
     for (int e = 0; e < 4; e++) o[n][e] *= alpha[e / 2];
 }
 
-/* With FX_TURNS two warpgroups issue their products in turns, so that one's softmax runs under the other's. A
- * group waits at a barrier of its own; the first turn is given away before the walk. */
-FX_DEVICE void turn_take(int32_t group) {
-  if (FX_TURNS) asm volatile("bar.sync %0, 256;" ::"r"(3 + group) : "memory");
-}
-FX_DEVICE void turn_give(int32_t group) {
-  if (FX_TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(4 - group) : "memory");
-}
-
 /* The list's `count` steps. */
 FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forward_rows *rows,
                     float (&o)[DB][4]) {
   float s[NB][4], alpha[2];
   uint32_t p[NB / 2][4];
-  int32_t group = my_group();
   ring_place value = *at; /* of the step whose P is at hand; *at is that of the scores */
   begin_list(c, at, count, RINGS);
   barrier_wait(shared_address(&c->slots->block), 0);
@@ -123,17 +123,16 @@ FX_DEVICE void walk(const forward_block *c, ring_place *at, int32_t count, forwa
   for (int32_t i = 1; i < count; i++) {
     ring_wait(c->slots, KEY_RING, at);
     ring_wait(c->slots, VALUE_RING, &value);
-    turn_take(group);
     wgmma_fence();
     product_rows<BLOCK_ROWS>(s, c->q, tile_at(c->kv, KEY_RING, at->slot));
     wgmma_commit();
     wgmma_fence();
     product_registers(o, p, tile_at(c->kv, VALUE_RING, value.slot));
     wgmma_commit();
-    turn_give(group);
     wgmma_wait<1>(s);
     leave(c, KEY_RING, i, at->slot, count);
     score_step(c, rows, c->list->step[i], s, alpha);
+    settle(rows);
     wgmma_wait<0>(o);
     leave(c, VALUE_RING, i - 1, value.slot, count);
     shrink(alpha, o);
@@ -165,7 +164,6 @@ FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list 
 #if FX_PARTIAL
   state_load(args, w->b, w->h, t, &rows, o);
 #endif
-  if (my_group() == 1) turn_give(1);
   ring_place at = {0, 0};
   for (int32_t first = 0; first < candidates; first += CONSUMERS) {
     int32_t mine = first + threadIdx.x;

@@ -10,7 +10,7 @@
  *
  * The host defines FX_GROUPS (warpgroups that compute), FX_BLOCK (rows of the block), FX_STEP (keys, or rows,
  * of a step), FX_STAGES and FX_SECOND (slots for the first and for the second tile of a step, the latter at
- * most one fewer), FX_CTAS (of a multiprocessor), FX_PRODUCER. */
+ * most one fewer), FX_CTAS (of a multiprocessor), FX_PRODUCER, FX_WORDS (a slot holds words of rows, too). */
 enum { CONSUMERS = 128 * FX_GROUPS, THREADS = CONSUMERS + 128 * FX_PRODUCER };
 enum { WARPS = 4 * FX_GROUPS, BLOCK_ROWS = FX_BLOCK }; /* warps that compute */
 #define FX_SHARE (FX_BLOCK < 64 * FX_GROUPS)
@@ -25,6 +25,23 @@ FX_DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
 FX_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+/* Returns the phase that it belongs to. */
+FX_DEVICE uint64_t barrier_arrive(uint32_t barrier) {
+  uint64_t phase;
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1];"
+               : "=l"(phase)
+               : "r"(barrier)
+               : "memory");
+  return phase;
+}
+FX_DEVICE bool barrier_try_phase(uint32_t barrier, uint64_t phase) {
+  uint32_t done;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(barrier), "l"(phase)
+               : "memory");
+  return done != 0;
 }
 FX_DEVICE bool barrier_try(uint32_t barrier, uint32_t parity) {
   uint32_t done;
@@ -120,14 +137,17 @@ FX_DEVICE uint32_t tiles_begin(const char *memory) {
 
 /* ---- the ring ---- */
 
-/* Slots of two kinds: whether data is there, and how many of the warps that read it are done with it. */
-enum { RINGS = 2, READERS = FX_SHARE ? 4 : WARPS };
+/* Slots of two kinds: whether data is there, and who of those that read it is done with it. Tiles are read by
+ * products, which a warp's first lane can answer for; rows' words (FX_WORDS) by all lanes, and each arrives.
+ */
+enum { RINGS = 2, READERS = FX_SHARE ? 4 : WARPS, ARRIVALS = READERS * (FX_WORDS ? 32 : 1) };
 typedef struct ring {
   uint64_t full[RINGS][FX_STAGES], block;
-#if FX_PRODUCER
+#if FX_PRODUCER || FX_WORDS
   uint64_t left[RINGS][FX_STAGES];
-#else
-  uint32_t left[RINGS][FX_STAGES];
+#endif
+#if !FX_PRODUCER
+  uint32_t warps[RINGS][FX_STAGES]; /* how many have left */
 #endif
 } ring;
 
@@ -136,10 +156,11 @@ FX_DEVICE void ring_init(ring *r) {
     for (int i = 0; i < RINGS; i++)
       for (int s = 0; s < FX_STAGES; s++) {
         barrier_init(shared_address(&r->full[i][s]), 1);
-#if FX_PRODUCER
-        barrier_init(shared_address(&r->left[i][s]), READERS);
-#else
-        r->left[i][s] = 0;
+#if FX_PRODUCER || FX_WORDS
+        barrier_init(shared_address(&r->left[i][s]), ARRIVALS);
+#endif
+#if !FX_PRODUCER
+        r->warps[i][s] = 0;
 #endif
       }
     barrier_init(shared_address(&r->block), 1);
@@ -167,10 +188,7 @@ FX_DEVICE uint32_t tile_at(uint32_t ring, int kind, uint32_t slot) {
 #if FX_PRODUCER
 /* This warp has read a slot. */
 FX_DEVICE void ring_leave(ring *r, int kind, uint32_t slot) {
-  if (threadIdx.x % 32 == 0)
-    asm volatile(
-        "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&r->left[kind][slot]))
-        : "memory");
+  if (FX_WORDS || threadIdx.x % 32 == 0) barrier_arrive(shared_address(&r->left[kind][slot]));
 }
 /* All warps have read what was in the slot; one thread of the producer. */
 FX_DEVICE void ring_refill(const ring *r, int kind, const ring_place *at) {
@@ -185,16 +203,25 @@ FX_DEVICE void registers_take(void) {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 }
 #else
-/* This warp has read a slot; true in the one thread that is to refill it. Nothing has to be ordered but
- * reads that are complete: products by wgmma_wait, loads by the use of their values. */
+/* This warp has read a slot; true in the one thread that is to refill it. Where only products have read, it
+ * is enough that they are complete (wgmma_wait); else that thread has seen all lanes arrive. (It cannot be
+ * told by its arrival: lanes that arrive together may all see the same pending count.) */
 FX_DEVICE bool ring_leave(ring *r, int kind, uint32_t slot) {
   uint32_t before = 0;
+#if FX_WORDS
+  uint32_t barrier = shared_address(&r->left[kind][slot]);
+  uint64_t phase = barrier_arrive(barrier);
+#endif
   if (threadIdx.x % 32 != 0) return false;
   asm volatile("atom.relaxed.cta.shared::cta.inc.u32 %0, [%1], %2;"
                : "=r"(before)
-               : "r"(shared_address(&r->left[kind][slot])), "n"(READERS - 1)
+               : "r"(shared_address(&r->warps[kind][slot])), "n"(READERS - 1)
                : "memory");
-  return before == READERS - 1;
+  if (before != READERS - 1) return false;
+#if FX_WORDS
+  while (!barrier_try_phase(barrier, phase)) continue;
+#endif
+  return true;
 }
 #endif
 

@@ -49,6 +49,7 @@ static fx_comm_call make_call(const bench *b, fx_collective kind, int64_t bytes)
 /* seconds: of one call on the slowest rank. */
 static fx_status time_calls(const bench *b, fx_collective kind, int64_t bytes, int calls, double *seconds) {
   call_task task = {b->topology->comm.world, make_call(b, kind, bytes)};
+  FX_TRY(fx_comm_bind(task.comm, &task.call));
   FX_TRY(fx_control_barrier(b->control, TIMEOUT_MS));
   int64_t begin = fx_now_ns();
   for (int i = 0; i < calls; i++) FX_TRY(fx_device_launch(b->device, FX_LANE_COMM_BULK, run_call, &task));

@@ -22,7 +22,7 @@ typedef struct fx_bench_comm_row {
 typedef struct fx_bench_comm_report {
   fx_bench_comm_row row[FX_BENCH_COMM_ROWS];
   int count, ranks;
-  char transport[16], device[80];
+  char transport[32], device[80];
   double copy_gbps; /* a rank's own copy, bytes read + written: no exchange inside one host is faster */
 } fx_bench_comm_report;
 

@@ -22,7 +22,7 @@ typedef struct fx_bench_exchange_report {
   bool gpu, recorded;   /* recorded: replays are CUDA graphs */
   int threads;          /* of a rank's CPU device */
   char device[64];      /* its product name */
-  char transport[16];   /* between ranks: "mpi", "nccl" */
+  char transport[32];   /* between ranks: fx_comm_vtable.transport */
   const char *exchange; /* "ring", "allgather" */
   char variant[64];     /* of the layer */
   double visible_pairs; /* of one head, all samples; the mean of heads that differ */

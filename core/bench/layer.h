@@ -18,10 +18,11 @@ typedef struct fx_bench_layer_options {
   int64_t batch;     /* samples; >= 1 */
   int64_t documents; /* tokens a document has on average; 0: one document */
   int64_t layer;
-  uint64_t seed;  /* of sample 0; sample b has seed + 1000 b */
-  fx_dtype dtype; /* FX_F32 or FX_BF16: q, k, v, out and their gradients; FX_DTYPE_COUNT: bfloat16 on a
-                     GPU, float32 on a CPU */
-  int steps;      /* timed ones */
+  uint64_t seed;     /* of sample 0; sample b has seed + 1000 b */
+  fx_dtype dtype;    /* FX_F32 or FX_BF16: q, k, v, out and their gradients; FX_DTYPE_COUNT: bfloat16 on a
+                        GPU, float32 on a CPU */
+  int steps;         /* timed ones */
+  const char *trace; /* bench context: where rank 0 saves both sides kernel by kernel; NULL: nowhere */
 } fx_bench_layer_options;
 
 /* The type that the options stand for on a device. */

@@ -57,6 +57,11 @@ fx_status fx_comm_open(fx_comm *comm) {
   return comm->vtable->open ? comm->vtable->open(comm) : FX_OK;
 }
 
+fx_status fx_comm_bind(fx_comm *comm, fx_comm_call *call) {
+  call->ticket = 0;
+  return comm->vtable->bind && comm->size > 1 ? comm->vtable->bind(comm, call) : FX_OK;
+}
+
 fx_status fx_comm_poll(fx_comm *comm) {
   return comm->vtable->poll ? comm->vtable->poll(comm) : FX_OK;
 }

@@ -68,17 +68,20 @@ typedef struct fx_comm_call {
   int64_t count;
   const void *src;
   void *dst;
-  void *stream; /* the lane's device stream, NULL on CPU */
+  void *stream;   /* the lane's device stream, NULL on CPU */
+  int32_t ticket; /* of fx_comm_bind; 0: the call was not bound */
 } fx_comm_call;
 
 typedef struct fx_comm fx_comm;
 
 typedef struct fx_comm_vtable {
-  const char *transport; /* "mpi", "local", "nccl" */
+  const char *transport; /* "mpi", "local", "nccl", "nccl and copy engines" once it is open */
   bool on_device;        /* buffers are a GPU's: a group of one is the transport's business too */
   /* Makes the connection, once; collective, before any issue. NULL: nothing is left to do. */
   fx_status (*open)(fx_comm *comm);
   fx_status (*issue)(fx_comm *comm, const fx_comm_call *call);
+  /* fx_comm_bind; NULL: there is nothing to prepare. */
+  fx_status (*bind)(fx_comm *comm, fx_comm_call *call);
   /* Whether calls that were only queued have failed since; NULL: none are. Any thread. */
   fx_status (*poll)(fx_comm *comm);
   /* Wakes every rank blocked in issue with FX_ERR_COMM; callable from any thread. */
@@ -109,6 +112,10 @@ struct fx_comm {
 fx_status fx_comm_issue(fx_comm *comm, const fx_comm_call *call);
 /* Connects what is not yet connected. Collective over the group. */
 fx_status fx_comm_open(fx_comm *comm);
+/* Prepares a call that will be issued many times on these very buffers, once they are there, and sets its
+ * ticket, to be issued with. Collective over the group, in one order on every rank, when nothing is being
+ * recorded; on one communicator bound calls are issued on one lane. */
+fx_status fx_comm_bind(fx_comm *comm, fx_comm_call *call);
 fx_comm_progress fx_comm_progress_get(const fx_comm *comm); /* any thread */
 fx_status fx_comm_poll(fx_comm *comm);                      /* FX_ERR_COMM: a queued call failed */
 void fx_comm_abort(fx_comm *comm);

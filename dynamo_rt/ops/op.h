@@ -66,6 +66,7 @@ typedef struct fx_kernel_args {
   int layer;        /* which instance of a repeated layer, 0-based */
   const void *gemm; /* fx_device.gemm */
   const void *slot; /* base of the slot of runtime inputs */
+  int32_t ticket;   /* a bound collective's, of fx_comm_bind */
   void *stream;
 } fx_kernel_args;
 
@@ -93,6 +94,8 @@ typedef struct fx_op {
   size_t (*workspace)(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
   /* The same for CUDA kernels that need another amount; NULL: as `workspace`. */
   size_t (*workspace_cuda)(const fx_type *const *in, const fx_type *out, const void *attr, int threads);
+  /* Collectives: binds the call whose tensors now have their addresses and sets args->ticket; NULL: none. */
+  fx_status (*bind)(fx_kernel_args *args);
   fx_kernel_fn kernel[FX_BACKEND_COUNT];
 } fx_op;
 

@@ -146,6 +146,7 @@ fx_status fx_plan_bind(fx_plan *plan, void *arena) {
       if (node->out[k] != FX_NONE) step->out[k].data = address(plan, node->out[k]);
     if (step->workspace_block >= 0)
       step->args.workspace = plan->arena + plan->blocks[step->workspace_block].offset;
+    if (node->op->bind) FX_TRY(node->op->bind(&step->args));
   }
   return FX_OK;
 }

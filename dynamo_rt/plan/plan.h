@@ -42,8 +42,8 @@ typedef struct fx_plan_stats {
 
 /* Takes the graph, whatever comes out. The device is borrowed. */
 fx_status fx_plan_prepare(fx_graph *graph, fx_plan_options options, fx_device *device, fx_plan **out);
-/* Also connects the plan's communicators: collective over their groups. arena: fx_plan_stats.arena.bytes or
- * more, 64-byte aligned, borrowed; ignored in eager mode. */
+/* Also connects the plan's communicators and binds its collectives: collective over their groups. arena:
+ * fx_plan_stats.arena.bytes or more, 64-byte aligned, borrowed; ignored in eager mode. */
 fx_status fx_plan_bind(fx_plan *plan, void *arena);
 /* Runs on the calling thread with the runtime inputs of `slot`; on a GPU it returns when the work is queued.
  */

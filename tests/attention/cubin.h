@@ -68,20 +68,27 @@ static inline uint64_t cubin_shared_of(const fx_cache_image *image, const char *
 
 typedef struct cubin_wgmma {
   int products, marks; /* HGMMA; WARPGROUP.ARRIVE and .DEPBAR, two a product where products run one by one */
+  int beside; /* special functions (exp2) in the text between a wait for all products but the latest and the
+                 wait for those: the most of them */
 } cubin_wgmma;
 
 static inline cubin_wgmma cubin_wgmma_of(const fx_cache_image *image, const char *function) {
-  enum { FROM_SHARED = 0x9f0, FROM_REGISTERS = 0xdf0, MARK = 0x9c5, BYTES = 16 };
-  cubin_wgmma found = {0, 0};
+  enum { FROM_SHARED = 0x9f0, FROM_REGISTERS = 0xdf0, MARK = 0x9c5, SPECIAL = 0x308, BYTES = 16 };
+  cubin_wgmma found = {0, 0, 0};
   char name[80];
+  int beside = -1; /* functions since a wait that left products under way; -1: none are known to be */
   snprintf(name, sizeof name, ".text.%s", function);
   const Elf64_Shdr *text = cubin_section(image, name);
   for (size_t at = 0; text && at + BYTES <= text->sh_size; at += BYTES) {
-    uint16_t low;
-    memcpy(&low, image->data + text->sh_offset + at, sizeof low);
-    int opcode = low & 0xfff;
+    uint64_t word[2];
+    memcpy(word, image->data + text->sh_offset + at, sizeof word);
+    int opcode = (int)(word[0] & 0xfff);
+    bool wait = opcode == MARK && word[0] >> 47 & 1;
     found.products += opcode == FROM_SHARED || opcode == FROM_REGISTERS;
     found.marks += opcode == MARK;
+    if (beside >= 0 && opcode == SPECIAL) beside++;
+    if (wait && beside > found.beside) found.beside = beside;
+    if (wait) beside = word[1] >> 8 & 0xff ? 0 : -1;
   }
   return found;
 }

@@ -139,6 +139,11 @@ static void check_hopper(const job *j, const fx_flash_plan *const plans[FX_FLASH
               "%s, %s, D %d, R %d, ask %d: %s has %d products on wgmma and %d marks between them", j->name,
               fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, g_hopper[i].kernel, wgmma.products,
               wgmma.marks);
+    bool forward = g_hopper[i].part == FX_FLASH_FWD; /* 64 rows of a step by 128 threads */
+    CHECK_MSG(!forward || wgmma.beside >= plan->step / 2,
+              "%s, %s, D %d, R %d, ask %d: %d exponentials of a step beside its products, expected %d",
+              j->name, fx_dtype_name(j->key.dtype), j->key.D, j->key.R, j->key.ask, wgmma.beside,
+              plan->step / 2);
     uint64_t shared = cubin_shared_of(&j->image, g_hopper[i].kernel) + fx_flash_plan_shared(plan);
     CHECK_MSG(shared * (uint64_t)plan->ctas <= SHARED_BYTES,
               "%s, D %d, R %d: %d CTAs of %s take %llu bytes each", j->name, j->key.D, j->key.R, plan->ctas,

@@ -32,6 +32,16 @@ sys.exit(worst > bound)
 P
 same() { python3 "$TMP/compare.py" "$TMP" "$@"; }
 
+transport() { # transport WANT VARIABLE...: what ranks exchange by
+  env "${@:2}" timeout -k 1 60 mpirun -np 2 --bind-to none "$FLEXION" bench comm "$here/tiny.yaml" runtime.device=cuda --json > "$TMP/comm.json" &&
+    [ "$(tail -1 "$TMP/comm.json" | python3 -c 'import json, sys; print(json.load(sys.stdin)["transport"])')" = "$1" ]
+}
+check "GPUs of one host read each other's memory" transport "nccl and copy engines"
+check "unless they may not" transport nccl NCCL_P2P_DISABLE=1
+check "or are told not to" transport nccl FLEXION_PEER_COPIES=off
+check "a value that says nothing" bash -c "! FLEXION_PEER_COPIES=some timeout 60 mpirun -np 2 --bind-to none '$FLEXION' bench comm '$here/tiny.yaml' runtime.device=cuda > '$TMP/some' 2>&1 && grep -q 'FLEXION_PEER_COPIES is \"some\"' '$TMP/some'"
+export FLEXION_PEER_COPIES=1 # bytes: these models' messages are small
+
 declare -A layouts=(
   [zero1]="parallel.zero=1" [zero2]="parallel.zero=2 train.micro_batch_size=2"
   [tensor]="parallel.tensor=2 parallel.sequence=false" [sequence]="parallel.tensor=2 parallel.tensor_pieces=2"
@@ -79,6 +89,10 @@ cp -r "$TMP/two-float32" "$TMP/resumed"
 check "one rank resumes what two saved" train resumed 1 runtime.dtype=float32 train.iters=40
 check "40 steps in one run" train whole 1 runtime.dtype=float32 train.iters=40
 check "and goes on as if it had been alone" same whole resumed 1e-5 40
+for layout in sequence ring zero1; do
+  FLEXION_PEER_COPIES=off check "float32: $layout through NCCL" train "$layout-nccl" 2 runtime.dtype=float32 ${layouts[$layout]}
+  check "$layout: the same bits" same "$layout-float32" "$layout-nccl" 0 30
+done
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket check "over sockets" train sockets 2 runtime.dtype=float32
 check "over sockets the losses are the same" same one-float32 sockets 1e-5 30
 finish

@@ -94,7 +94,10 @@ check "ckpt inspect of nothing" code_of 3 "$FLEXION" ckpt inspect nowhere
 check "doctor" code_of 0 "$FLEXION" doctor --json
 check "doctor's last line is JSON" bash -c "tail -1 out.txt | python3 -m json.tool > /dev/null"
 check "doctor tells HDF5's version" grep -qE '"hdf5":"1\.[0-9]+\.[0-9]+"' out.txt
-check "doctor tells that no kernel is forced" grep -q '"openblas_coretype":null' out.txt
+check "doctor without a forced kernel" code_of 0 env -u OPENBLAS_CORETYPE "$FLEXION" doctor --json
+check "tells that none is" grep -q '"openblas_coretype":null' out.txt
+check "doctor with one" code_of 0 env OPENBLAS_CORETYPE=Haswell "$FLEXION" doctor --json
+check "tells which" grep -q '"openblas_coretype":"Haswell"' out.txt
 coretype() { OPENBLAS_CORETYPE=Haswell "$FLEXION" doctor > out.txt && grep -q '^coretype *OPENBLAS_CORETYPE is Haswell' out.txt && grep -q '^warning: OPENBLAS_CORETYPE=Haswell' out.txt; }
 check "doctor warns of OPENBLAS_CORETYPE" coretype
 for preset in "$FX_SOURCE_DIR"/configs/*.yaml "$FX_SOURCE_DIR"/configs/models/*.yaml; do check "$preset is valid" code_of 0 "$FLEXION" config check "$preset"; done

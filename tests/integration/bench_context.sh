@@ -53,6 +53,8 @@ check "the variant of another layer" holds 2 "r['variant'] == 'near' and r['visi
   'attention.layers=[far, near]' "attention.variants={near: {variant: sliding_window, params: {window: 128}}, far: {variant: causal}}" --layer 1 --length 512 --steps 1
 check "a table for people" bench 2 --length 256 --steps 1
 check "with its room" grep -q "room for 1 of a rank's 1 blocks of keys" out.txt
+check "a trace" bench 2 --length 256 --steps 1 --trace "$TMP/trace.json"
+check "of both sides" python3 -c 'import json, sys; names = [e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]]; assert names.index("flex_attention") < names.index("collective"), names' "$TMP/trace.json"
 check "with its difference" grep -qE 'difference: out .*e-.*at most 1.0e-05' out.txt
 
 refused() { # refused PATTERN GOT: code 2, no figures, one sentence
@@ -74,5 +76,6 @@ check "a wrong configuration" together 'nearest' attention.variant=causl
 check "one rank" alone 'at least 2 ranks' "$tiny"
 check "no configuration" alone 'bench context expects a YAML file'
 check "an option of bench attention" alone 'bench context does not know the option --memory' "$tiny" --memory
+check "a trace of bench attention" bash -c "! timeout 60 '$FLEXION' bench attention '$tiny' --trace x > out.txt 2> err.txt && grep -q 'does not know the option --trace' err.txt"
 check "no number" alone 'steps takes a number from 1, got "x"; see flexion bench context' "$tiny" --steps x
 finish

@@ -179,6 +179,72 @@ static fx_status chain_rank(rank_env *env) {
   return status;
 }
 
+/* ---- what a plan binds is what it issues ---- */
+
+enum { BINDING_RANKS = 2, MOST_BOUND = 8 };
+
+typedef struct bindings {
+  fx_comm_call call[MOST_BOUND];
+  int bound, issued, unbound, wrong;
+} bindings;
+
+/* By rank: a communicator's functions get nothing else to know theirs by. */
+static bindings g_bindings[BINDING_RANKS];
+static const fx_comm_vtable *g_sound;
+
+static fx_status note_bind(fx_comm *comm, fx_comm_call *call) {
+  bindings *b = &g_bindings[comm->rank];
+  REQUIRE(b->bound < MOST_BOUND && call->ticket == 0, "call %d has ticket %d", b->bound, call->ticket);
+  b->call[b->bound++] = *call;
+  call->ticket = b->bound;
+  return FX_OK;
+}
+
+static fx_status note_issue(fx_comm *comm, const fx_comm_call *call) {
+  bindings *b = &g_bindings[comm->rank];
+  const fx_comm_call *bound = &b->call[b->bound ? b->issued % b->bound : 0];
+  b->unbound += call->ticket == 0;
+  b->wrong += call->ticket != 0 &&
+              (call->ticket != bound - b->call + 1 || call->kind != bound->kind || call->src != bound->src ||
+               call->dst != bound->dst || call->count != bound->count || call->reduce != bound->reduce);
+  b->issued++;
+  return g_sound->issue(comm, call);
+}
+
+static fx_status binding_rank(rank_env *env) {
+  static const fx_exec_mode modes[] = {FX_EXEC_REPLAY, FX_EXEC_EAGER};
+  enum { COLLECTIVES = 3, RUNS = 4 };
+  bindings *b = &g_bindings[env->comm->rank];
+  chain *c = calloc(1, sizeof *c);
+  fx_status status = FX_OK;
+  fx_comm_vtable noting = *env->comm->vtable;
+  noting.bind = note_bind;
+  noting.issue = note_issue;
+  const fx_comm_vtable *sound = env->comm->vtable;
+  __atomic_store_n(&g_sound, sound, __ATOMIC_RELEASE);
+  env->comm->vtable = &noting;
+  for (int m = 0; m < 2 && status == FX_OK; m++) {
+    bound_plan bound = {0};
+    *b = (bindings){.bound = 0};
+    status = prepare(env, chain_graph(env, c), modes[m], false, &bound);
+    for (int i = 0; i < RUNS && status == FX_OK; i++) status = chain_run(env, &bound, c);
+    release(env, &bound);
+    int want = modes[m] == FX_EXEC_REPLAY ? COLLECTIVES : 0; /* eager buffers come and go */
+    bool right = b->bound == want && b->issued == RUNS * COLLECTIVES && b->wrong == 0 &&
+                 b->unbound == (want ? 0 : RUNS * COLLECTIVES);
+    if (status == FX_OK && !right)
+      status = fx_error(FX_ERR_INTERNAL, "%d bound of %d, %d issued, %d of them unbound, %d wrong", b->bound,
+                        want, b->issued, b->unbound, b->wrong);
+  }
+  env->comm->vtable = sound;
+  free(c);
+  return status;
+}
+
+static void plans_bind(void) {
+  run_env(BINDING_RANKS, binding_rank);
+}
+
 static void results_feed_compute(void) {
   for (int size = 1; size <= 4; size++) run_env(size, chain_rank);
 }
@@ -468,6 +534,7 @@ static void ledgers_are_equal(void) {
 static const fx_test g_tests[] = {
     {"results feed compute, delays do not show", results_feed_compute},
     {"each event wait is needed", a_missing_wait_shows},
+    {"what a plan binds is what it issues", plans_bind},
     {"a trace shows overlap of comm.bulk and compute", lanes_overlap},
     {"gradients of all_gather, reduce_scatter, send_recv", gradients},
     {"ledgers of all ranks are equal", ledgers_are_equal},

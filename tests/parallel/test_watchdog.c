@@ -13,7 +13,7 @@
 
 enum { RANKS = 3, COUNT = 1000 };
 
-typedef enum trouble { NONE, SLOW, ABSENT, SILENT, FAULT, LEFT } trouble;
+typedef enum trouble { NONE, SLOW, ABSENT, SILENT, FAULT, LEFT, STUCK } trouble;
 
 typedef struct job {
   trouble trouble;
@@ -26,8 +26,12 @@ typedef struct job {
   size_t bytes;
 } job;
 
+static int g_ended; /* ranks whose fatal has been called */
+static const fx_comm_vtable *g_sound;
+
 static void on_fatal(void *ctx, fx_status status) {
   *(fx_status *)ctx = status;
+  __atomic_add_fetch(&g_ended, 1, __ATOMIC_RELEASE);
 }
 
 static void sleep_ms(int ms) {
@@ -43,6 +47,12 @@ static fx_status faulty_poll(fx_comm *comm) {
   return comm->rank == 2 ? fx_error(FX_ERR_COMM, "the cable is out") : FX_OK;
 }
 
+/* As NCCL's: it does not come back before the job has ended. */
+static void stuck_abort(fx_comm *comm) {
+  while (__atomic_load_n(&g_ended, __ATOMIC_ACQUIRE) < RANKS) sleep_ms(5);
+  g_sound->abort(comm);
+}
+
 static fx_status silent_rank(fx_control *control) {
   fx_control *own = NULL;
   FX_TRY(fx_control_duplicate(control, &own)); /* and never comes to a meeting */
@@ -55,7 +65,7 @@ static fx_status work(job *j, fx_comm *comm, float *data, int rank) {
   fx_status status = FX_OK;
   for (int i = 0; i < 20 && status == FX_OK; i++) {
     if (rank == 1 && i == 10 && j->trouble == SLOW) sleep_ms(j->timeout_ms / 2);
-    if (rank == 1 && i == 10 && j->trouble == ABSENT) {
+    if (rank == 1 && i == 10 && (j->trouble == ABSENT || j->trouble == STUCK)) {
       sleep_ms(3 * j->timeout_ms);
       return FX_OK; /* without the ten that the others wait for */
     }
@@ -81,8 +91,10 @@ static fx_status run_rank(fx_control *control, void *ctx) {
   fx_comm *comm = topology->comm.dp_cp;
   fx_comm_vtable faulty = *comm->vtable;
   const fx_comm_vtable *sound = comm->vtable;
-  faulty.poll = faulty_poll;
-  if (j->trouble == FAULT) comm->vtable = &faulty;
+  if (j->trouble == FAULT) faulty.poll = faulty_poll;
+  faulty.abort = j->trouble == STUCK ? stuck_abort : sound->abort;
+  __atomic_store_n(&g_sound, sound, __ATOMIC_RELEASE);
+  if (j->trouble == FAULT || j->trouble == STUCK) comm->vtable = &faulty;
   fx_watchdog_options options = {.timeout_ms = j->timeout_ms, .comm = {comm}, .log = &log};
   if (j->fatal) options.fatal = on_fatal;
   options.ctx = &j->ended[rank];
@@ -142,6 +154,17 @@ static void absent(void) {
   free(j.text);
 }
 
+/* The job ends all the same, the others' waits too. */
+static void stuck(void) {
+  job j = {.trouble = STUCK, .timeout_ms = 400, .fatal = true};
+  g_ended = 0;
+  run(&j);
+  for (int r = 0; r < RANKS; r++) CHECK_INT(j.ended[r], FX_ERR_COMM);
+  CHECK(j.got[0] == FX_ERR_COMM && j.got[2] == FX_ERR_COMM);
+  CHECK_MSG(j.seconds[0] > 2 && j.seconds[0] < 8, "after %.2f s", j.seconds[0]);
+  free(j.text);
+}
+
 static void silent(void) {
   job j = {.trouble = SILENT, .timeout_ms = 400};
   run(&j);
@@ -173,9 +196,8 @@ static void left(void) {
   free(j.text);
 }
 
-static const fx_test tests[] = {{"quiet while all is well", quiet},
-                                {"a rank does not come to a collective", absent},
-                                {"a rank does not answer", silent},
-                                {"a transport has met an error", fault},
-                                {"a rank has left", left}};
+static const fx_test tests[] = {
+    {"quiet while all is well", quiet},      {"a rank does not come to a collective", absent},
+    {"an abort does not come back", stuck},  {"a rank does not answer", silent},
+    {"a transport has met an error", fault}, {"a rank has left", left}};
 FX_TEST_MAIN("watchdog", tests)

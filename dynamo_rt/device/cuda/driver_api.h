@@ -8,6 +8,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Names memory of this process to the others of its host; passed by value. */
+typedef struct fx_cuda_ipc_handle {
+  char bytes[64];
+} fx_cuda_ipc_handle;
+
+/* What a stream does with a word of memory, in order: CUstreamBatchMemOpParams. */
+typedef struct fx_cuda_word {
+  uint32_t operation; /* FX_CU_WORD_* */
+  uint64_t address, value;
+  uint32_t flags;
+  uint64_t reserved[2];
+} fx_cuda_word;
+
 /* X(field, exported name, parameters) */
 #define FX_CUDA_DRIVER_LIST(X)                                                                              \
   X(init, "cuInit", (unsigned flags))                                                                       \
@@ -71,7 +84,13 @@
     (void **node, void *graph, void *const *before, size_t count, const void *params))                     \
   X(graph_add_edges, "cuGraphAddDependencies",                                                             \
     (void *graph, void *const *from, void *const *to, size_t count))                                       \
-  X(graph_remove, "cuGraphDestroyNode", (void *node))
+  X(graph_remove, "cuGraphDestroyNode", (void *node))                                                      \
+  X(memory_range, "cuMemGetAddressRange_v2", (uint64_t * base, size_t * bytes, uint64_t address))          \
+  X(ipc_get, "cuIpcGetMemHandle", (fx_cuda_ipc_handle * handle, uint64_t address))                         \
+  X(ipc_open, "cuIpcOpenMemHandle_v2", (uint64_t * address, fx_cuda_ipc_handle handle, unsigned flags))    \
+  X(ipc_close, "cuIpcCloseMemHandle", (uint64_t address))                                                  \
+  X(stream_words, "cuStreamBatchMemOp_v2",                                                                 \
+    (void *stream, unsigned count, fx_cuda_word *words, unsigned flags))
 
 struct fx_cuda_driver {
 #define FX_CUDA_DRIVER_FIELD(field, name, parameters) int(*field) parameters;
@@ -92,6 +111,9 @@ enum {
   FX_CU_CAPTURE_THREAD_LOCAL = 1,
   FX_CU_GRAPH_USE_NODE_PRIORITY = 8,
   FX_CU_HOST_PORTABLE = 1,
+  FX_CU_IPC_LAZY_PEER_ACCESS = 1,
+  FX_CU_WORD_WAIT_AT_LEAST = 1, /* signed, 32 bits */
+  FX_CU_WORD_WRITE = 2,
   FX_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
   FX_CU_ERROR_NO_DEVICE = 100
 };

@@ -53,7 +53,8 @@ struct embedding_sums {
   float *super_head, *super_tail; /* [ceil(windows / SUPER), cols] */
   int *counters;                  /* [slices][3][windows], zeros */
   i64 cols;
-  int n, windows, chunks, vocab, add, slices, vectors; /* slices: of WARP WIDE columns */
+  int n, windows, chunks, clears;  /* clears: WARPs of ids, 0 where the table is added to */
+  int vocab, add, slices, vectors; /* slices: of WARP WIDE columns */
 };
 
 template <int WIDE> __device__ inline uint4 read_wide(const T *p) {
@@ -246,6 +247,22 @@ __device__ inline void sum_short_runs(const embedding_sums &p, const lane_column
   }
 }
 
+/* The columns of a slice, in the rows of those of WARP ids from `begin` on that do not appear, become zeros.
+ */
+template <int WIDE> __device__ inline void clear_rows(const embedding_sums &p, int slice, int begin) {
+  enum { STORED = WIDE == 1 ? 1 : 4 }; /* of a lane at a time */
+  int lane = threadIdx.x % WARP, id = begin + lane;
+  bool unused = id < p.vocab && p.first[id] == p.first[id + 1];
+  const float zeros[STORED] = {};
+  for (u32 left = __ballot_sync(0xFFFFFFFFu, unused); left; left &= left - 1) {
+    float *row = p.table + (i64)(begin + __ffs((int)left) - 1) * p.cols;
+    for (int i = 0; i < WIDE / STORED; i++) {
+      int col = ((slice * (WIDE / STORED) + i) * WARP + lane) * STORED;
+      if (col < p.cols) write_sums<STORED>(row + col, zeros);
+    }
+  }
+}
+
 /* Windows first: they take longest. */
 template <int WIDE> __device__ inline void sum_unit(const embedding_sums &p) {
   i64 unit = grid_index() / WARP;
@@ -256,9 +273,11 @@ template <int WIDE> __device__ inline void sum_unit(const embedding_sums &p) {
     sum_long_runs<WIDE>(p, c, part);
   else if (part < p.windows + p.chunks)
     sum_short_runs<WIDE>(p, c, (part - p.windows) * CHUNK);
+  else if (part < p.windows + p.chunks + p.clears)
+    clear_rows<WIDE>(p, slice, (part - p.windows - p.chunks) * WARP);
 }
 
-/* grid: a warp a unit, (windows + chunks) slices of them */
+/* grid: a warp a unit, (windows + chunks + clears) slices of them */
 KERNEL_RESIDENT(embedding_grad, SUM_THREADS, 4)(embedding_sums p) {
   follow();
   if (p.vectors)

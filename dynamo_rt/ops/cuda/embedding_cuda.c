@@ -37,15 +37,15 @@ enum { SORT_WARPS = 32, MAX_RANGE = 1024 };                                 /* o
 enum { CHUNK = 8, WINDOW = 32, SUPER = 32, SUM_THREADS = 128, LANES = 32 }; /* of embedding.cu */
 
 typedef struct index_sort { /* of index.cu */
-  void *ids, *keys, *rows, *first, *counters, *table;
-  int64_t n, count, cols;
-  int32_t base, vocab, range, vectors;
+  void *ids, *keys, *rows, *first, *counters;
+  int64_t n, count;
+  int32_t base, vocab, range;
 } index_sort;
 
 typedef struct embedding_sums { /* of embedding.cu */
   void *dy, *keys, *rows, *first, *table, *head, *tail, *super_head, *super_tail, *counters;
   int64_t cols;
-  int32_t n, windows, chunks, vocab, add, slices, vectors;
+  int32_t n, windows, chunks, clears, vocab, add, slices, vectors;
 } embedding_sums;
 
 /* Places in the workspace of n ids of [0, vocab) by cols columns, from `base` on; the sizes are in the
@@ -78,9 +78,8 @@ size_t fx_embedding_grad_workspace_cuda(const fx_type *const *in, const fx_type 
   return lay_out(NULL, fx_type_numel(in[1]), out[0].dim[0], out[0].dim[1], &s);
 }
 
-/* keys, rows and first of s from the ids less `base`, its counters cleared, and where the table is stored,
- * the rows of ids that do not appear. A range for each multiprocessor, or as many ids as shared memory holds.
- */
+/* keys, rows and first of s from the ids less `base`, and its counters cleared. A range for each
+ * multiprocessor, or as many ids as shared memory holds. */
 static fx_status sort_places(const fx_kernel_args *args, const embedding_sums *s, int base) {
   const fx_cuda_context *context = args->gemm;
   int64_t row = SORT_WARPS * (int64_t)sizeof(int32_t), ids = (int64_t)s->vocab + 1;
@@ -91,14 +90,11 @@ static fx_status sort_places(const fx_kernel_args *args, const embedding_sums *s
                   .rows = s->rows,
                   .first = s->first,
                   .counters = s->counters,
-                  .table = s->add ? NULL : s->table,
                   .n = s->n,
                   .count = (int64_t)s->slices * 3 * s->windows,
-                  .cols = s->cols,
                   .base = base,
                   .vocab = s->vocab,
-                  .range = (int32_t)range,
-                  .vectors = fx_cuda_rows_fit_vectors(FX_F32, s->cols, (const void *[]){s->table}, 1)};
+                  .range = (int32_t)range};
   return fx_cuda_run_shared(
       args, FX_CUDA_INDEX_SORT, FX_F32, (fx_cuda_dim){(unsigned)fx_ceil_div(ids, range), 1, 1},
       (fx_cuda_dim){SORT_WARPS * LANES, 1, 1}, (unsigned)(row * range), FX_CUDA_ARGS(&p));
@@ -115,11 +111,12 @@ static fx_status lookup_grad(const fx_kernel_args *args, int first) {
   lay_out(args->workspace, s.n, s.vocab, s.cols, &s);
   s.windows = (int32_t)fx_ceil_div(s.n, WINDOW);
   s.chunks = (int32_t)fx_ceil_div(s.n, CHUNK);
+  s.clears = s.add ? 0 : (int32_t)fx_ceil_div(s.vocab, LANES);
   s.vectors = fx_cuda_rows_fit_vectors(dtype, s.cols, (const void *[]){s.dy, s.table}, 2);
   int64_t wide = s.vectors ? 16 / (int64_t)fx_dtype_bytes(dtype) : 1;
   s.slices = (int32_t)fx_ceil_div(s.cols, LANES * wide);
   FX_TRY(sort_places(args, &s, first));
-  int64_t units = (int64_t)(s.windows + s.chunks) * s.slices;
+  int64_t units = (int64_t)(s.windows + s.chunks + s.clears) * s.slices;
   return fx_cuda_run(args, FX_CUDA_EMBEDDING_GRAD, dtype,
                      (fx_cuda_dim){(unsigned)fx_ceil_div(units, SUM_THREADS / LANES), 1, 1},
                      (fx_cuda_dim){SUM_THREADS, 1, 1}, FX_CUDA_ARGS(&s));

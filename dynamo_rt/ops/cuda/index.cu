@@ -16,9 +16,8 @@ struct index_sort {
   int *keys, *rows; /* [n]: keys in order, and the place of each */
   int *first;       /* [vocab + 2]: where the entries of each key begin; the last is n */
   int *counters;    /* [count], cleared on the way */
-  float *table;     /* [vocab, cols]: rows of ids that do not appear become zeros; or NULL */
-  i64 n, count, cols;
-  int base, vocab, range, vectors; /* range: ids of a block, at most SORT_THREADS; vectors: of the table */
+  i64 n, count;
+  int base, vocab, range; /* range: ids of a block, at most SORT_THREADS */
 };
 
 struct sort_share { /* a warp's part of the list, and its block's range of keys */
@@ -100,18 +99,6 @@ __device__ inline int sum_before(int x) {
   return upto - x;
 }
 
-/* Rows of the table, a warp a row, of those ids of this warp's threads for which `unused` holds. */
-__device__ inline void clear_rows(const index_sort &p, int low, bool unused) {
-  int lane = threadIdx.x % WARP;
-  for (u32 left = __ballot_sync(0xFFFFFFFFu, unused); left; left &= left - 1) {
-    float *row = p.table + (i64)(low + (int)threadIdx.x - lane + __ffs((int)left) - 1) * p.cols;
-    if (p.vectors)
-      for (i64 i = lane; i < p.cols / 4; i += WARP) ((float4 *)row)[i] = make_float4(0, 0, 0, 0);
-    else
-      for (i64 i = lane; i < p.cols; i += WARP) row[i] = 0.0f;
-  }
-}
-
 /* grid ceil((vocab + 1) / range); dynamic shared memory: ints [SORT_WARPS][range] */
 SINGLE_KERNEL(index_sort_range, SORT_THREADS)(index_sort p) {
   follow();
@@ -143,5 +130,4 @@ SINGLE_KERNEL(index_sort_range, SORT_THREADS)(index_sort p) {
     if (!kept) read_keys(p, s, at, key);
     place_keys(p, s, at, key, mine);
   }
-  if (p.table) clear_rows(p, low, id < s.width && own == 0 && low + id < p.vocab);
 }

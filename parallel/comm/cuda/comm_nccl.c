@@ -11,7 +11,10 @@
 #include <string.h>
 
 #include "dynamo_rt/base/memory.h"
+#include "dynamo_rt/device/cuda/context.h"
+#include "dynamo_rt/device/cuda/driver_api.h"
 #include "dynamo_rt/device/cuda/library.h"
+#include "parallel/comm/cuda/peer_copy.h"
 
 enum { TIMEOUT_MS = 120000 };
 
@@ -99,6 +102,8 @@ typedef struct nccl_comm {
   nccl_id id;
   void *handle; /* NULL until it is opened, and again after an abort */
   bool dead;
+  void *records;       /* of the device, FX_PEER_RECORD a rank and one */
+  fx_peer_copy *peers; /* NULL: there are none */
 } nccl_comm;
 
 static fx_status check(const nccl_comm *comm, int result, const char *what) {
@@ -117,17 +122,61 @@ static fx_status connect(void *arg, void *stream) {
                "the connection to the other ranks");
 }
 
-static fx_status nccl_open(fx_comm *base) {
-  nccl_comm *comm = (nccl_comm *)base;
-  if (comm->handle) return FX_OK;
-  return fx_device_launch(comm->device, FX_LANE_COMPUTE, connect, comm);
-}
-
 /* ncclDataType_t; -1: none */
 static int type_of(fx_dtype dtype) {
   static const int types[FX_DTYPE_COUNT] = {
       [FX_F32] = 7, [FX_BF16] = 9, [FX_F16] = 6, [FX_F64] = 8, [FX_I32] = 2, [FX_I64] = 4, [FX_U8] = 1};
   return types[dtype];
+}
+
+/* Host memory of every rank, by way of the device's; waits. */
+typedef struct gathering {
+  nccl_comm *comm;
+  const void *mine;
+  void *all;
+  size_t bytes;
+} gathering;
+
+static fx_status run_gathering(void *arg, void *stream) {
+  const gathering *g = arg;
+  const fx_cuda_driver *driver = ((const fx_cuda_context *)g->comm->device->gemm)->driver;
+  uint64_t all = (uint64_t)(uintptr_t)g->comm->records, from = (uint64_t)(uintptr_t)g->mine,
+           mine = all + FX_PEER_RECORD * (uint64_t)g->comm->base.size, to = (uint64_t)(uintptr_t)g->all;
+  const char *what = "a record of a communicator";
+  FX_TRY(fx_cuda_check(driver, driver->copy(mine, from, g->bytes, stream), what));
+  FX_TRY(check(g->comm,
+               g->comm->nccl->all_gather((void *)(uintptr_t)mine, g->comm->records, g->bytes, type_of(FX_U8),
+                                         g->comm->handle, stream),
+               what));
+  FX_TRY(fx_cuda_check(driver, driver->copy(to, all, g->bytes * (size_t)g->comm->base.size, stream), what));
+  return fx_cuda_check(driver, driver->stream_sync(stream), what);
+}
+
+static fx_status gather(void *comm, const void *mine, size_t bytes, void *all) {
+  gathering g = {comm, mine, all, bytes};
+  FX_ASSERT(bytes <= FX_PEER_RECORD);
+  return fx_device_launch(g.comm->device, FX_LANE_COMPUTE, run_gathering, &g);
+}
+
+static const fx_comm_vtable g_nccl_vtable, g_peers_vtable;
+
+static fx_status nccl_open(fx_comm *base) {
+  nccl_comm *comm = (nccl_comm *)base;
+  fx_peer_group group = {comm->device, base->rank, base->size, gather, comm};
+  if (comm->handle) return FX_OK;
+  FX_TRY(fx_device_launch(comm->device, FX_LANE_COMPUTE, connect, comm));
+  if (base->size == 1) return FX_OK;
+  FX_TRY(fx_device_alloc(comm->device, FX_PEER_RECORD * ((size_t)base->size + 1), &comm->records));
+  FX_TRY(fx_peer_copy_create(&group, &comm->peers));
+  if (comm->peers) base->vtable = &g_peers_vtable;
+  return FX_OK;
+}
+
+static fx_status nccl_bind(fx_comm *base, fx_comm_call *call) {
+  nccl_comm *comm = (nccl_comm *)base;
+  if (comm->dead) return fx_error(FX_ERR_COMM, "communicator %s#%d was aborted", base->name, base->id);
+  FX_TRY(nccl_open(base));
+  return comm->peers ? fx_peer_copy_bind(comm->peers, call) : FX_OK;
 }
 
 static fx_status issue_pair(const nccl_comm *comm, const fx_comm_call *call) {
@@ -149,6 +198,7 @@ static fx_status nccl_issue(fx_comm *base, const fx_comm_call *call) {
   size_t count = (size_t)call->count;
   if (comm->dead) return fx_error(FX_ERR_COMM, "communicator %s#%d was aborted", base->name, base->id);
   FX_TRY(nccl_open(base));
+  if (call->ticket) return fx_peer_copy_issue(comm->peers, call);
   switch (call->kind) {
   case FX_ALL_REDUCE:
     result =
@@ -198,6 +248,8 @@ static void nccl_abort(fx_comm *base) {
 static fx_status disconnect(void *arg, void *stream) {
   nccl_comm *comm = arg;
   (void)stream;
+  fx_peer_copy_destroy(comm->peers);
+  fx_device_release(comm->device, comm->records);
   if (comm->handle) comm->nccl->destroy(comm->handle);
   return FX_OK;
 }
@@ -208,13 +260,14 @@ static void nccl_destroy(fx_comm *base) {
   free(comm);
 }
 
-static const fx_comm_vtable g_nccl_vtable = {.transport = "nccl",
-                                             .on_device = true,
-                                             .open = nccl_open,
-                                             .issue = nccl_issue,
-                                             .poll = nccl_poll,
-                                             .abort = nccl_abort,
-                                             .destroy = nccl_destroy};
+#define NCCL_VTABLE(name)                                                                              \
+  {                                                                                                    \
+    .transport = (name), .on_device = true, .open = nccl_open, .issue = nccl_issue, .bind = nccl_bind, \
+    .poll = nccl_poll, .abort = nccl_abort, .destroy = nccl_destroy                                    \
+  }
+static const fx_comm_vtable g_nccl_vtable = NCCL_VTABLE("nccl");
+static const fx_comm_vtable g_peers_vtable = NCCL_VTABLE("nccl and copy engines");
+#undef NCCL_VTABLE
 
 /* Every rank sends the id of the group that it leads; each takes its leader's. */
 static fx_status exchange_ids(fx_control *control, const nccl_table *nccl, const int *ranks, int count,
