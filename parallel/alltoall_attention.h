@@ -7,6 +7,8 @@
 
 #include "parallel/ring_attention.h"
 
+enum { FX_ALLTOALL_RANKS = 16 }; /* at most */
+
 /* As fx_context_attention. Rank r's rows are positions [r T_local, (r + 1) T_local); the ranks divide both
  * numbers of heads. Limits and run lists are those of all rows and keys, in order. */
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,

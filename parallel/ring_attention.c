@@ -22,11 +22,6 @@ int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local
   return exchange == FX_CONTEXT_ALLTOALL ? ranks * T_local : T_local;
 }
 
-fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype) {
-  int64_t floats = 2 * B * T * K * D, bytes = (int64_t)fx_dtype_bytes(dtype);
-  return floats * (2 * bytes + 4) <= FX_CONTEXT_GATHER_BYTES ? FX_CONTEXT_ALLGATHER : FX_CONTEXT_RING;
-}
-
 int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local) {
   return exchange == FX_CONTEXT_RING ? T_local : ranks * T_local;
 }

@@ -37,13 +37,6 @@ typedef enum fx_context_exchange {
 
 const char *fx_context_exchange_name(fx_context_exchange exchange);
 
-/* Allgather while what it holds of all keys of one layer (K and V of `dtype`, their gradients in that type
- * and in fp32) is at most FX_CONTEXT_GATHER_BYTES: it then runs one long kernel in place of `ranks` short
- * ones, and what nothing hides is short. Ring beyond, where the exchange would take longer than the ring's
- * passes over its sums (tests/bench/RESULTS.md). B samples of T positions. */
-#define FX_CONTEXT_GATHER_BYTES ((int64_t)64 << 20)
-fx_context_exchange fx_context_choose(int64_t B, int64_t T, int64_t K, int64_t D, fx_dtype dtype);
-
 /* Rows that limits and run lists are for: a rank's own, or with alltoall all. */
 int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local);
 

@@ -11,6 +11,7 @@
 #include "core/config/specs.h"
 #include "core/config/value.h"
 #include "dynamo_rt/base/memory.h"
+#include "parallel/alltoall_attention.h"
 
 /* Recognised, but not built yet: values above `limit`. Delete a row to lift it. */
 static const struct {
@@ -193,12 +194,12 @@ static fx_status check_alltoall(const fx_config *cfg) {
   long long ranks = cfg->parallel.context, tensor = cfg->parallel.tensor;
   long long heads = cfg->model.num_attention_heads / tensor,
             keys = cfg->model.num_key_value_heads < tensor ? 1 : cfg->model.num_key_value_heads / tensor;
-  if (ranks <= 16 && heads % ranks == 0 && keys % ranks == 0) return FX_OK;
+  if (ranks <= FX_ALLTOALL_RANKS && heads % ranks == 0 && keys % ranks == 0) return FX_OK;
   return conflict(
       cfg, "parallel.context_exchange", "parallel.context",
       "parallel.context=%lld does not divide the %lld query and %lld key heads of a tensor rank, or is over "
-      "16, as parallel.context_exchange=alltoall needs; use ring, allgather or auto",
-      ranks, heads, keys);
+      "%d, as parallel.context_exchange=alltoall needs; use ring, allgather or auto",
+      ranks, heads, keys, FX_ALLTOALL_RANKS);
 }
 
 /* A sequence is dealt to the context ranks in blocks of 128 positions, equally many each. */

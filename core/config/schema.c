@@ -64,7 +64,7 @@ const fx_key fx_schema[] = {
   {INT(parallel, tensor_pieces), "1", RANGE(1, 8), HELP("pieces of the rows that travel apart between tensor ranks in feed-forward layers, one while another is computed; pays off where links are slow")},
   {BOOL(parallel, gather_again), "true", HELP("with parallel.sequence gather rows again in the backward instead of keeping them: less memory, more to travel")},
   {INT(parallel, context), "1", RANGE(1, 4096), HELP("ranks that share every sequence")},
-  {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: allgather for short sequences, ring for long ones; alltoall divides the heads")},
+  {ENUM(parallel, context_exchange), "auto", VALUES("auto|ring|allgather|alltoall"), HELP("how those ranks see each other's keys; auto: what costs least by an estimate; alltoall divides the heads")},
   {INT(parallel, zero), "0", RANGE(0, 3), HELP("ZeRO stage over data x context ranks: 1 shares masters, moments and summed gradients, 2 all gradients")},
   {INT(parallel, bucket_elements), "4194304", RANGE(1, 1 << 30), HELP("gradients that a collective over data x context ranks carries, about")},
   {INT(parallel, watchdog), "600", RANGE(0, 1 << 20), HELP("seconds that a collective may take before the job ends and says what every rank waits for; 0: any time")},

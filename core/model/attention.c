@@ -191,7 +191,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
   setup->T = (int32_t)T;
   setup->rows = (int32_t)(T / ranks);
   setup->ranks = ranks, setup->rank = rank;
-  if (ranks > 1) setup->exchange = fx_context_exchange_of(config, backend, B, T);
+  if (ranks > 1) setup->exchange = fx_context_exchange_of(config, backend, ranks, B, T);
   setup->H = (int32_t)config->model.num_attention_heads;
   setup->K = (int32_t)config->model.num_key_value_heads;
   setup->turn_token = (int32_t)config->attention.turn_token;

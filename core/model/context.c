@@ -9,6 +9,7 @@
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/ops/input.h"
 #include "parallel/context_blocks.h"
+#include "parallel/context_cost.h"
 
 enum { BLOCK = FX_LIMITS_ALIGN };
 
@@ -23,7 +24,7 @@ fx_status fx_context_check(const fx_config *config, int64_t T, int ranks) {
       (long long)BLOCK * ranks);
 }
 
-fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int64_t B,
+fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int ranks, int64_t B,
                                            int64_t T) {
   switch (config->parallel.context_exchange) {
   case FX_PARALLEL_CONTEXT_EXCHANGE_RING:
@@ -33,8 +34,15 @@ fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend b
   case FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL:
     return FX_CONTEXT_ALLTOALL;
   default:
-    return fx_context_choose(B, T, config->model.num_key_value_heads, config->model.head_dim,
-                             fx_model_dtype(config, backend));
+    return fx_context_choose(
+        &(fx_context_shape){.backend = backend,
+                            .ranks = ranks,
+                            .B = B,
+                            .T = T,
+                            .H = fx_max_i64(config->model.num_attention_heads / config->parallel.tensor, 1),
+                            .K = fx_max_i64(config->model.num_key_value_heads / config->parallel.tensor, 1),
+                            .D = config->model.head_dim,
+                            .dtype = fx_model_dtype(config, backend)});
   }
 }
 

@@ -16,7 +16,8 @@ extern "C" {
 fx_status fx_context_check(const fx_config *config, int64_t T, int ranks);
 
 /* How the ranks exchange keys: what parallel.context_exchange says, or what auto stands for. */
-fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int64_t B, int64_t T);
+fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int ranks, int64_t B,
+                                           int64_t T);
 
 /* The values that fx_context_attention takes, from the fields context_blocks and context_shared (FX_NONE
  * without a ring) of a set-up of several ranks. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over a sequence that 2, 3, 4 and 8 in-process ranks share against the dense reference in double:
  * every exchange, every kind of variant. */
+#include <math.h>
+
+#include "parallel/context_cost.h"
 #include "tests/parallel/context_case.h"
 
 static const char *const k_variants[] = {
@@ -183,11 +186,41 @@ static void refusals(void) {
   CHECK_STATUS(fx_attention_setup_create_for(config, FX_BACKEND_CPU, 1, 500, 2, 0, &setup), FX_ERR_CONFIG);
   CHECK_HAS(fx_error_text(), "parallel.context=2");
   fx_config_destroy(config);
-  CHECK(fx_context_choose(1, 1024, 4, 64, FX_F32) == FX_CONTEXT_ALLGATHER);
-  CHECK(fx_context_choose(1, 1 << 20, 4, 64, FX_BF16) == FX_CONTEXT_RING);
 }
 
-static const fx_test g_tests[] = {{"refusals and what auto is", refusals},
+/* What was measured to be fastest of the three (tests/bench/RESULTS.md), and what else the costs say. */
+static void costs(void) {
+  enum { G = 1 << FX_CONTEXT_ALLGATHER, A = 1 << FX_CONTEXT_ALLTOALL };
+  static const struct {
+    fx_context_shape shape;
+    int best;
+    unsigned never; /* too much memory; heads that the ranks do not divide, or too many ranks */
+  } rows[] = {{{FX_BACKEND_CUDA, 2, 1, 8192, 32, 4, 64, FX_BF16}, FX_CONTEXT_ALLGATHER, 0}, /* measured */
+              {{FX_BACKEND_CUDA, 2, 1, 16384, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, 0},   /* measured */
+              {{FX_BACKEND_CPU, 2, 1, 1024, 12, 12, 64, FX_F32}, FX_CONTEXT_ALLGATHER, 0},  /* measured */
+              {{FX_BACKEND_CUDA, 2, 1, 65536, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, G},
+              {{FX_BACKEND_CUDA, 8, 1, 16384, 32, 32, 128, FX_BF16}, FX_CONTEXT_ALLTOALL, 0}, /* short hops */
+              {{FX_BACKEND_CUDA, 8, 1, 65536, 32, 4, 128, FX_BF16}, FX_CONTEXT_ALLGATHER, A},
+              {{FX_BACKEND_CUDA, 32, 1, 65536, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, G | A},
+              {{FX_BACKEND_CPU, 2, 1, 1 << 20, 4, 4, 64, FX_F32}, FX_CONTEXT_RING, G}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const fx_context_shape *s = &rows[i].shape;
+    double cost[3];
+    for (int e = 0; e < 3; e++) {
+      cost[e] = fx_context_cost(s, (fx_context_exchange)e);
+      bool possible = !isinf(cost[e]), expected = !(rows[i].never >> e & 1);
+      CHECK_MSG(possible == expected && cost[e] > 0, "row %zu: %s costs %g", i,
+                fx_context_exchange_name((fx_context_exchange)e), cost[e]);
+    }
+    fx_context_exchange got = fx_context_choose(s);
+    CHECK_MSG((int)got == rows[i].best, "row %zu: %s, of allgather %.3g, ring %.3g, alltoall %.3g ms", i,
+              fx_context_exchange_name(got), 1e3 * cost[FX_CONTEXT_ALLGATHER], 1e3 * cost[FX_CONTEXT_RING],
+              1e3 * cost[FX_CONTEXT_ALLTOALL]);
+  }
+}
+
+static const fx_test g_tests[] = {{"refusals", refusals},
+                                  {"what auto is", costs},
                                   {"lse over 80 orders of magnitude", wide_range},
                                   {"error does not grow with the ring", error_does_not_grow},
                                   {"nothing to do", nothing_to_do},
