@@ -40,7 +40,9 @@ static void print_usage(FILE *stream) {
       stream);
   fx_layer_arguments_explain(stream);
   fputs("  --steps N         steps to time (default 7)\n"
-        "  --trace FILE      also a Chrome/Perfetto trace of rank 0: one run of both, each kernel alone\n"
+        "  --trace FILE      a Chrome/Perfetto trace of one run of both, each kernel alone; %d in FILE "
+        "becomes\n"
+        "                    the rank (else rank 0 alone writes)\n"
         "  --json            one JSON object on the last line\n"
         "  --help            this text\n",
         stream);

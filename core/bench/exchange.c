@@ -135,7 +135,7 @@ free_times:
   return status;
 }
 
-/* One run of both sides, each kernel alone, so that their times are right; rank 0 saves its own. */
+/* One run of both sides, each kernel alone, so that their times are right. */
 static fx_status save_trace(const bench *b) {
   enum { MOST_SPANS = 1 << 16 };
   const side *const sides[] = {&b->single, &b->shared};
@@ -148,7 +148,7 @@ static fx_status save_trace(const bench *b) {
     status = time_side(b, sides[i], 1, &unused);
     fx_plan_set_trace(sides[i]->layer.plan, NULL);
   }
-  if (status == FX_OK && b->control->rank == 0) status = fx_trace_save(trace, b->options->trace, 0);
+  if (status == FX_OK) status = fx_trace_save(trace, b->options->trace, b->control->rank);
   fx_trace_destroy(trace);
   return fx_control_agree_status(b->control, status, TIMEOUT_MS);
 }

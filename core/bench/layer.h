@@ -22,7 +22,7 @@ typedef struct fx_bench_layer_options {
   fx_dtype dtype;    /* FX_F32 or FX_BF16: q, k, v, out and their gradients; FX_DTYPE_COUNT: bfloat16 on a
                         GPU, float32 on a CPU */
   int steps;         /* timed ones */
-  const char *trace; /* bench context: where rank 0 saves both sides kernel by kernel; NULL: nowhere */
+  const char *trace; /* bench context: where both sides are saved kernel by kernel; NULL: nowhere */
 } fx_bench_layer_options;
 
 /* The type that the options stand for on a device. */

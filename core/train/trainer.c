@@ -416,14 +416,7 @@ static fx_status after_step(fx_trainer *run, bool *stop) {
 }
 
 static fx_status save_trace(fx_trainer *run) {
-  int rank = run->job->control->rank;
-  const char *mark = strstr(run->job->trace_path, "%d");
-  char *path =
-      mark ? fx_strfmt("%.*s%d%s", (int)(mark - run->job->trace_path), run->job->trace_path, rank, mark + 2)
-           : fx_strfmt("%s", run->job->trace_path);
-  if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory");
-  fx_status status = mark || rank == 0 ? fx_trace_save(run->trace, path, rank) : FX_OK;
-  free(path);
+  fx_status status = fx_trace_save(run->trace, run->job->trace_path, run->job->control->rank);
   fx_stepper_set_trace(run->stepper, NULL);
   return status;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "dynamo_rt/base/memory.h"
 
@@ -58,7 +59,7 @@ int64_t fx_trace_overlap(const fx_trace *trace, fx_lane a, fx_lane b) {
   return total;
 }
 
-fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank) {
+static fx_status save(const fx_trace *trace, const char *path, int rank) {
   FILE *file = fopen(path, "w");
   if (!file) return fx_error(FX_ERR_IO, "cannot write the trace %s", path);
   fprintf(file, "{\"traceEvents\": [\n");
@@ -82,4 +83,14 @@ fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank) {
   bool failed = ferror(file) != 0;
   if (fclose(file) != 0 || failed) return fx_error(FX_ERR_IO, "cannot write the trace %s", path);
   return FX_OK;
+}
+
+fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank) {
+  const char *mark = strstr(path, "%d");
+  if (!mark) return rank == 0 ? save(trace, path, rank) : FX_OK;
+  char *own = fx_strfmt("%.*s%d%s", (int)(mark - path), path, rank, mark + 2);
+  if (!own) return fx_error(FX_ERR_MEMORY, "no memory for the name of a trace");
+  fx_status status = save(trace, own, rank);
+  free(own);
+  return status;
 }

@@ -29,7 +29,8 @@ int64_t fx_trace_count(const fx_trace *trace); /* after the lanes are synchronis
 const fx_trace_span *fx_trace_spans(const fx_trace *trace);
 /* Nanoseconds during which a span of lane a and a span of lane b ran at the same time. */
 int64_t fx_trace_overlap(const fx_trace *trace, fx_lane a, fx_lane b);
-/* Writes the Chrome trace event format, one row a lane of process `rank`. */
+/* Writes the Chrome trace event format, one row a lane of process `rank`. %d in the path becomes the rank;
+ * without it only rank 0 writes. */
 fx_status fx_trace_save(const fx_trace *trace, const char *path, int rank);
 
 #ifdef __cplusplus

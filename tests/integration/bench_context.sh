@@ -53,8 +53,9 @@ check "the variant of another layer" holds 2 "r['variant'] == 'near' and r['visi
   'attention.layers=[far, near]' "attention.variants={near: {variant: sliding_window, params: {window: 128}}, far: {variant: causal}}" --layer 1 --length 512 --steps 1
 check "a table for people" bench 2 --length 256 --steps 1
 check "with its room" grep -q "room for 1 of a rank's 1 blocks of keys" out.txt
-check "a trace" bench 2 --length 256 --steps 1 --trace "$TMP/trace.json"
-check "of both sides" python3 -c 'import json, sys; names = [e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]]; assert names.index("flex_attention") < names.index("collective"), names' "$TMP/trace.json"
+check "a trace of every rank" bench 2 --length 256 --steps 1 --trace "$TMP/trace%d.json"
+check "also of the second" test -s "$TMP/trace1.json"
+check "of both sides" python3 -c 'import json, sys; names = [e["name"] for e in json.load(open(sys.argv[1]))["traceEvents"]]; assert names.index("flex_attention") < names.index("collective"), names' "$TMP/trace0.json"
 check "with its difference" grep -qE 'difference: out .*e-.*at most 1.0e-05' out.txt
 
 refused() { # refused PATTERN GOT: code 2, no figures, one sentence

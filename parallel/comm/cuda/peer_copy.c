@@ -45,6 +45,7 @@ typedef struct bound_call {
 struct fx_peer_copy {
   fx_peer_group group;
   const fx_cuda_driver *driver;
+  uint64_t host;                 /* its number */
   int64_t least;                 /* bytes of a call; INT64_MAX: this rank takes none */
   uint32_t *words;               /* [MEANINGS][size] */
   uint64_t of_other[MOST_RANKS]; /* their words */
@@ -93,7 +94,7 @@ static place place_of(const fx_peer_copy *p, const void *memory) {
   uint64_t base = 0;
   size_t bytes = 0;
   memset(&out, 0, sizeof out);
-  out.host = host_number();
+  out.host = p->host;
   out.process = getpid();
   out.least = p->least;
   out.able = p->least < INT64_MAX && p->driver->memory_range(&base, &bytes, address_of(memory)) == 0 &&
@@ -149,6 +150,7 @@ fx_status fx_peer_copy_create(const fx_peer_group *group, fx_peer_copy **out) {
   FX_TRY(fx_calloc(&p, 1, sizeof *p));
   p->group = *group;
   p->driver = ((const fx_cuda_context *)group->device->gemm)->driver;
+  p->host = host_number();
   fx_status chosen = choose_least(p->driver, &p->least);
   if (chosen != FX_OK) p->least = INT64_MAX; /* the others are told all the same */
   fx_status status = make_words(p, &all);
