@@ -40,7 +40,7 @@ ASAN_LEFT_OUT='^attention-flash_memory$'
 ASAN_BUDGET=900 # seconds for them all; what runs longer counts as failed
 # Suites with threads of our own: lanes, transports, prefetch, the checkpoint writer. (libgomp is not instrumented, so
 # suites that compute on several OpenMP threads would report races that are none.)
-TSAN_SUITES='^(parallel-(agree|collectives|local)|data-prefetch|core-checkpoint)$'
+TSAN_SUITES='^(parallel-(agree|collectives|local|peer_copy|watchdog)|data-prefetch|core-checkpoint)$'
 
 passed=0
 failed=0

@@ -291,7 +291,7 @@ void fx_watchdog_stop(fx_watchdog *w, bool together) {
   pthread_mutex_unlock(&w->mutex);
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += together ? w->options.timeout_ms / 1000 + 1 : 2 * GRACE_MS / 1000;
+  until.tv_sec += together ? w->options.timeout_ms / 1000 + 1 : (2 * GRACE_MS + ABORT_MS) / 1000;
   if (pthread_timedjoin_np(w->thread, NULL, &until) == 0) {
     destroy(w);
     return;

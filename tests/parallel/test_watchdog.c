@@ -105,7 +105,7 @@ static fx_status run_rank(fx_control *control, void *ctx) {
     FX_TRY(fx_watchdog_start(control, options, &watchdog));
     j->got[rank] = work(j, comm, data, rank);
     j->seconds[rank] = (double)(fx_now_ns() - begin) / 1e9;
-    fx_watchdog_stop(watchdog, j->got[rank] == FX_OK && j->trouble != ABSENT);
+    fx_watchdog_stop(watchdog, j->got[rank] == FX_OK && j->trouble != ABSENT && j->trouble != STUCK);
   }
   comm->vtable = sound;
   (void)fx_control_barrier(control, 20000); /* nobody takes the communicator from under the others */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/device/cuda/context.h"
@@ -162,7 +163,7 @@ static const fx_comm_vtable g_nccl_vtable, g_peers_vtable;
 
 static fx_status nccl_open(fx_comm *base) {
   nccl_comm *comm = (nccl_comm *)base;
-  fx_peer_group group = {comm->device, base->rank, base->size, gather, comm};
+  fx_peer_group group = {comm->device, base->rank, base->size, getpid(), gather, comm};
   if (comm->handle) return FX_OK;
   FX_TRY(fx_device_launch(comm->device, FX_LANE_COMPUTE, connect, comm));
   if (base->size == 1) return FX_OK;

@@ -95,7 +95,7 @@ static place place_of(const fx_peer_copy *p, const void *memory) {
   size_t bytes = 0;
   memset(&out, 0, sizeof out);
   out.host = p->host;
-  out.process = getpid();
+  out.process = p->group.process;
   out.least = p->least;
   out.able = p->least < INT64_MAX && p->driver->memory_range(&base, &bytes, address_of(memory)) == 0 &&
              p->driver->ipc_get(&out.handle, base) == 0;

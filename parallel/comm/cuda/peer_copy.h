@@ -26,6 +26,7 @@ enum { FX_PEER_RECORD = 128 };
 typedef struct fx_peer_group {
   fx_device *device;
   int rank, size;
+  int64_t process; /* number of this one on its host */
   fx_status (*gather)(void *comm, const void *mine, size_t bytes, void *all);
   void *comm;
 } fx_peer_group;
