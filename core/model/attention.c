@@ -210,6 +210,19 @@ destroy_setup:
   return status;
 }
 
+fx_status fx_attention_check_deterministic(const fx_config *config, const fx_attention_setup *setup,
+                                           fx_backend backend) {
+  if (backend == FX_BACKEND_CPU || !config->runtime.deterministic) return FX_OK;
+  for (int32_t k = 0; k < setup->num_kinds; k++)
+    if (fx_flex_num_tables(setup->kind[k].flex) > 0)
+      return fx_error(FX_ERR_CONFIG,
+                      "%s: attention variant \"%s\" learns a table, whose gradient GPUs add up in no fixed "
+                      "order, so runtime.deterministic=true cannot hold; set it to false, or train with "
+                      "runtime.device=cpu",
+                      fx_config_where(config, "runtime.deterministic"), setup->kind[k].flex->variant->name);
+  return FX_OK;
+}
+
 void fx_attention_setup_destroy(fx_attention_setup *setup) {
   if (!setup) return;
   for (int32_t i = 0; i < setup->num_kinds; i++) {

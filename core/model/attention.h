@@ -72,6 +72,11 @@ fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend,
 fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
                                         int ranks, int rank, fx_attention_setup **out);
 void fx_attention_setup_destroy(fx_attention_setup *setup); /* NULL is fine */
+/* Whether a backward on `backend` keeps its bits from run to run, as runtime.deterministic asks for.
+ * FX_ERR_CONFIG names the variant that does not: gradients of learnable tables are sums in no fixed order on
+ * GPUs. */
+fx_status fx_attention_check_deterministic(const fx_config *config, const fx_attention_setup *setup,
+                                           fx_backend backend);
 
 /* Declares the fields as runtime inputs. */
 fx_status fx_attention_declare(const fx_attention_setup *setup, fx_inputs *inputs);

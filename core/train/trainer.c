@@ -86,6 +86,7 @@ static fx_status create_stepper(fx_trainer *run) {
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
   FX_TRY(fx_attention_setup_create_for(config, run->device->backend, B, T, run->topology->cp,
                                        run->topology->cp_rank, &run->attention));
+  FX_TRY(fx_attention_check_deterministic(config, run->attention, run->device->backend));
   warn_of_interpreters(run);
   FX_TRY(fx_inputs_create(SLOTS, &run->inputs));
   FX_TRY(fx_step_declare_inputs(run->inputs, run->attention));

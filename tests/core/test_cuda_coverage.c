@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every op that the plans of a model run on the CPU has a CUDA kernel; needs no GPU. */
+/* What can be said of GPUs without one: every op that the plans of a model run on the CPU has a CUDA kernel,
+ * and what runtime.deterministic promises. */
 #include <stdio.h>
 
 #include "attention/flex_attention.h"
@@ -80,7 +81,40 @@ static void bfloat16_needs_a_gpu(void) {
   fx_config_destroy(config);
 }
 
+/* A promise that does not hold is refused: sums of learnable tables' gradients have no order on GPUs. */
+static void deterministic(void) {
+  static const struct {
+    const char *variant, *wanted;
+    fx_backend backend;
+    fx_status status;
+  } rows[] = {{"t5_bias", "true", FX_BACKEND_CUDA, FX_ERR_CONFIG},
+              {"t5_bias", "true", FX_BACKEND_CPU, FX_OK},
+              {"t5_bias", "false", FX_BACKEND_CUDA, FX_OK},
+              {"alibi", "true", FX_BACKEND_CUDA, FX_OK}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    char yaml[400];
+    fx_config *config = NULL;
+    fx_attention_setup *setup = NULL;
+    snprintf(yaml, sizeof yaml,
+             "attention: {layers: [causal, other], variants: {causal: {variant: causal}, other: {variant: "
+             "%s}}}\nmodel: {num_hidden_layers: 2}\ntrain: {seq_length: 128}\nruntime: {deterministic: %s, "
+             "compiler: none}\n",
+             rows[i].variant, rows[i].wanted);
+    if (!CHECK_OK(fx_config_parse(yaml, "promise", &config))) return;
+    CHECK_OK(fx_attention_setup_create(config, FX_BACKEND_CPU, 1, 128, &setup));
+    CHECK_STATUS(fx_attention_check_deterministic(config, setup, rows[i].backend), rows[i].status);
+    if (rows[i].status != FX_OK) {
+      CHECK_HAS(fx_error_text(), "promise:");
+      CHECK_HAS(fx_error_text(), "variant \"other\" learns a table");
+      CHECK_HAS(fx_error_text(), "runtime.device=cpu");
+    }
+    fx_attention_setup_destroy(setup);
+    fx_config_destroy(config);
+  }
+}
+
 static const fx_test tests[] = {{"every op has a CUDA kernel", every_op_has_a_cuda_kernel},
                                 {"bfloat16 plans prepare", bfloat16_plans_prepare},
-                                {"bfloat16 needs a GPU", bfloat16_needs_a_gpu}};
+                                {"bfloat16 needs a GPU", bfloat16_needs_a_gpu},
+                                {"deterministic is refused where it is not", deterministic}};
 FX_TEST_MAIN("cuda coverage", tests)
