@@ -10,7 +10,7 @@
 #include "dynamo_rt/ops/input.h"
 #include "parallel/collective.h"
 
-enum { MAX_RANKS = FX_MAX_IN };
+_Static_assert((int)FX_ALLTOALL_RANKS <= (int)FX_MAX_IN, "a rank's part is an input of what joins them");
 
 typedef struct exchange {
   fx_comm *comm;
@@ -37,7 +37,7 @@ fx_value fx_exchange_dims(fx_graph *graph, fx_value x, int64_t a, int64_t b) {
 
 /* x [B, T, heads, D], any strides -> [B, size T, heads / size, D]: some heads of all rows. */
 static fx_value to_heads(fx_graph *graph, const exchange *e, fx_value x) {
-  fx_value part[MAX_RANKS] = {0}, received[MAX_RANKS] = {0};
+  fx_value part[FX_ALLTOALL_RANKS] = {0}, received[FX_ALLTOALL_RANKS] = {0};
   if (fx_graph_status(graph) != FX_OK) return FX_NONE;
   const fx_type *type = fx_graph_type(graph, x);
   int64_t size = e->comm->size, D = type->dim[3], heads = type->dim[2] / size, width = heads * D;
@@ -52,7 +52,7 @@ static fx_value to_heads(fx_graph *graph, const exchange *e, fx_value x) {
 
 /* x [B, size T, heads, D] -> [B, T, size heads, D]: all heads of some rows. */
 static fx_value to_rows(fx_graph *graph, const exchange *e, fx_value x) {
-  fx_value part[MAX_RANKS] = {0}, received[MAX_RANKS] = {0};
+  fx_value part[FX_ALLTOALL_RANKS] = {0}, received[FX_ALLTOALL_RANKS] = {0};
   if (fx_graph_status(graph) != FX_OK) return FX_NONE;
   const fx_type *type = fx_graph_type(graph, x);
   int64_t size = e->comm->size, heads = type->dim[2], D = type->dim[3], width = heads * D;
@@ -125,11 +125,11 @@ static fx_value part_of(fx_graph *graph, fx_value x, int64_t first, int64_t coun
 static fx_status check(fx_graph *graph, const fx_comm *comm, fx_value q, fx_value k) {
   FX_TRY(fx_graph_status(graph));
   int64_t H = fx_graph_type(graph, q)->dim[2], K = fx_graph_type(graph, k)->dim[2];
-  if (comm->size <= MAX_RANKS && H % comm->size == 0 && K % comm->size == 0) return FX_OK;
+  if (fx_alltoall_divides(comm->size, H, K)) return FX_OK;
   return fx_error(
       FX_ERR_SHAPE,
       "%d ranks cannot divide %lld query heads and %lld key heads between them (at most %d ranks)",
-      comm->size, (long long)H, (long long)K, MAX_RANKS);
+      comm->size, (long long)H, (long long)K, FX_ALLTOALL_RANKS);
 }
 
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,

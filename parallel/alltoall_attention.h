@@ -9,6 +9,11 @@
 
 enum { FX_ALLTOALL_RANKS = 16 }; /* at most */
 
+/* Whether `ranks` ranks can divide H query heads and K key heads between them. */
+static inline bool fx_alltoall_divides(int64_t ranks, int64_t H, int64_t K) {
+  return ranks <= FX_ALLTOALL_RANKS && H % ranks == 0 && K % ranks == 0;
+}
+
 /* As fx_context_attention. Rank r's rows are positions [r T_local, (r + 1) T_local); the ranks divide both
  * numbers of heads. Limits and run lists are those of all rows and keys, in order. */
 fx_value fx_alltoall_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_value q, fx_value k,

@@ -63,7 +63,7 @@ static double ring_cost(const share *r) {
 /* q, k and v before, out after; their gradients the other way round; nothing hides them. Each is packed on
  * one side and laid out on the other. */
 static double alltoall_cost(const fx_context_shape *s, const share *r) {
-  if (s->ranks > FX_ALLTOALL_RANKS || s->H % s->ranks || s->K % s->ranks) return INFINITY;
+  if (!fx_alltoall_divides(s->ranks, s->H, s->K)) return INFINITY;
   double elements = 2 * (2 * r->queries + r->keys), others = r->ranks - 1;
   return elements * r->bytes * others / r->ranks / r->machine->link +
          4 * elements * r->bytes / r->machine->memory + 8 * others * r->machine->call;

@@ -142,15 +142,17 @@ static fx_status save_trace(const bench *b) {
   fx_trace *trace = NULL;
   double unused;
   fx_status status = fx_trace_create(MOST_SPANS, &trace);
-  FX_TRY(fx_control_agree_status(b->control, status, TIMEOUT_MS));
+  status = fx_control_agree_status(b->control, status, TIMEOUT_MS);
   for (int i = 0; i < 2 && status == FX_OK; i++) {
     fx_plan_set_trace(sides[i]->layer.plan, trace);
     status = time_side(b, sides[i], 1, &unused);
     fx_plan_set_trace(sides[i]->layer.plan, NULL);
   }
-  if (status == FX_OK) status = fx_trace_save(trace, b->options->trace, b->control->rank);
+  if (status == FX_OK)
+    status = fx_control_agree_status(b->control, fx_trace_save(trace, b->options->trace, b->control->rank),
+                                     TIMEOUT_MS);
   fx_trace_destroy(trace);
-  return fx_control_agree_status(b->control, status, TIMEOUT_MS);
+  return status;
 }
 
 /* ---- the same numbers? ---- */

@@ -194,7 +194,7 @@ static fx_status check_alltoall(const fx_config *cfg) {
   long long ranks = cfg->parallel.context, tensor = cfg->parallel.tensor;
   long long heads = cfg->model.num_attention_heads / tensor,
             keys = cfg->model.num_key_value_heads < tensor ? 1 : cfg->model.num_key_value_heads / tensor;
-  if (ranks <= FX_ALLTOALL_RANKS && heads % ranks == 0 && keys % ranks == 0) return FX_OK;
+  if (fx_alltoall_divides(ranks, heads, keys)) return FX_OK;
   return conflict(
       cfg, "parallel.context_exchange", "parallel.context",
       "parallel.context=%lld does not divide the %lld query and %lld key heads of a tensor rank, or is over "

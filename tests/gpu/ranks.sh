@@ -96,20 +96,10 @@ done
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket check "over sockets" train sockets 2 runtime.dtype=float32
 check "over sockets the losses are the same" same one-float32 sockets 1e-5 30
 
-stopped() { # a rank is suspended in the middle of training; sets code and ms
-  (exec timeout -k 1 60 mpirun -np 2 --bind-to none "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" \
-    runtime.device=cuda train.iters=1000000 train.eval_interval=0 schedule.decay_iters=400 checkpoint.interval=0 \
-    parallel.zero=1 parallel.watchdog=3 "checkpoint.dir=$TMP/stopped" > "$TMP/stopped.log" 2>&1) &
-  local job=$! begin
-  for _ in $(seq 400); do grep -q 'step 20/' "$TMP/stopped.log" 2>/dev/null && break; sleep 0.1; done
-  begin=$(date +%s%3N)
-  kill -STOP "$(pgrep -n -f "^$FLEXION train .*checkpoint.dir=$TMP/stopped\$")" || return 1
-  wait $job
-  code=$? ms=$(($(date +%s%3N) - begin))
-  echo "a suspended rank: code $code after $ms ms"
-}
-check "a rank is suspended" stopped
+seconds=3
+source "$here/signalled.bash"
+check "a rank is suspended" signalled stopped 2 STOP runtime.device=cuda parallel.zero=1
 check "the job ends with code 4" test "$code" -eq 4
 check "in time" test "$ms" -ge 3000 -a "$ms" -le 11000
-check "and says who" grep -qE 'watchdog: no answer from rank [01] within 3.0 s; the job ends' "$TMP/stopped.log"
+check "and says who" grep -qE 'watchdog: no answer from rank 1 within 3.0 s; the job ends' "$TMP/stopped.log"
 finish

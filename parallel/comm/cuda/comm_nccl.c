@@ -159,7 +159,7 @@ static fx_status gather(void *comm, const void *mine, size_t bytes, void *all) {
   return fx_device_launch(g.comm->device, FX_LANE_COMPUTE, run_gathering, &g);
 }
 
-static const fx_comm_vtable g_nccl_vtable, g_peers_vtable;
+static const fx_comm_vtable g_peers_vtable;
 
 static fx_status nccl_open(fx_comm *base) {
   nccl_comm *comm = (nccl_comm *)base;
