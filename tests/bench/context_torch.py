@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADS, HEAD_DIM, DOCUMENTS = 32, 128, 2000
 ROTATE = ("alltoall", "allgather")
 EXCHANGES = ("ring", "allgather")
-SPAN_MS, MOST_REPEATS = 50, 20  # of a timed step, as in bench context
+SPAN_MS, MOST_REPEATS = 1000, 1000  # of a timed step, as in bench context
 
 
 # ---- PyTorch: this file again, a process a GPU ----
