@@ -12,11 +12,12 @@
 extern "C" {
 #endif
 
-/* Bad data that a kernel met first, in pinned memory; the layout of `fault` in ops/cuda/embedding.cu. */
+/* Bad data that a kernel met first, in pinned memory; the layout of `fault` in ops/cuda/block.cuh. */
 typedef struct fx_cuda_fault {
   int32_t kind; /* 0: none; 1: embedding id; 2: target; 3: index of an attention score */
   int32_t id;
   int64_t place, limit;
+  int32_t *claimed; /* in memory of the device, where atomics are: who makes it 1 tells */
 } fx_cuda_fault;
 
 /* Kernels that a higher layer (attention/cuda) compiles when they are first asked for. */

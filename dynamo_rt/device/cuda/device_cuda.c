@@ -173,10 +173,23 @@ static void cuda_recording_destroy(fx_device *base, fx_recording *recording) {
   if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->graph_exec_destroy(recording);
 }
 
+/* Empties the record. Nothing runs meanwhile. */
+static fx_status clear_fault(const cuda_device *device) {
+  const fx_cuda_driver *driver = device->context.driver;
+  fx_cuda_fault *fault = device->context.fault;
+  *fault = (fx_cuda_fault){.claimed = fault->claimed};
+  void *stream = device->stream[FX_LANE_COMPUTE];
+  FX_TRY(fx_cuda_check(
+      driver, driver->memory_fill((uint64_t)(uintptr_t)fault->claimed, 0, sizeof *fault->claimed, stream),
+      "a fill"));
+  return fx_cuda_check(driver, driver->stream_sync(stream), "a fill");
+}
+
 /* Takes the record, so that the next one can be written. */
-static fx_status report_fault(fx_cuda_fault *fault) {
-  fx_cuda_fault f = *fault;
-  memset(fault, 0, sizeof *fault);
+static fx_status report_fault(const cuda_device *device) {
+  fx_cuda_fault f = *device->context.fault;
+  if (f.kind == 0) return FX_OK;
+  FX_TRY(clear_fault(device));
   if (f.kind == 3)
     return fx_error(FX_ERR_DATA,
                     "an index in the score of this attention variant leaves its buffer for a pair that "
@@ -203,7 +216,7 @@ static fx_status cuda_sync(fx_device *base) {
       return fx_error_prefix(fx_cuda_check(driver, result, "a kernel failed"),
                              "GPU (runtime.mode=eager names the op)");
   }
-  return report_fault(device->context.fault);
+  return report_fault(device);
 }
 
 /* Waits when either side is memory of the host that the driver does not know: it is staged then. */
@@ -239,7 +252,10 @@ static void cuda_destroy(fx_device *base) {
     fx_cuda_gemm_close(device->context.gemm);
     if (device->late.kernels) device->late.destroy(device->late.kernels);
     fx_cuda_kernels_unload(device->context.kernels);
-    if (device->context.fault) driver->memory_free_host(device->context.fault);
+    if (device->context.fault) {
+      driver->memory_free((uint64_t)(uintptr_t)device->context.fault->claimed);
+      driver->memory_free_host(device->context.fault);
+    }
     void *events[] = {device->fork, device->clock[0], device->clock[1]};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
       if (events[i]) driver->event_destroy(events[i]);
@@ -319,11 +335,10 @@ static fx_status fill_context(cuda_device *device) {
   FX_TRY(fx_cuda_check(driver, driver->event_create(&device->fork, FX_CU_EVENT_DISABLE_TIMING), "an event"));
   for (int i = 0; i < 2; i++)
     FX_TRY(fx_cuda_check(driver, driver->event_create(&device->clock[i], 0), "an event"));
-  FX_TRY(fx_cuda_check(
-      driver,
-      driver->memory_alloc_host((void **)&context->fault, sizeof *context->fault, FX_CU_HOST_PORTABLE),
-      "pinned memory of the host"));
-  memset(context->fault, 0, sizeof *context->fault);
+  FX_TRY(cuda_alloc_host(&device->base, sizeof *context->fault, (void **)&context->fault));
+  context->fault->claimed = NULL;
+  FX_TRY(cuda_alloc(&device->base, sizeof *context->fault->claimed, (void **)&context->fault->claimed));
+  FX_TRY(clear_fault(device));
   FX_TRY(fx_cuda_kernels_load(driver, context->arch, &context->kernels));
   return fx_cuda_gemm_open(driver, &context->gemm);
 }

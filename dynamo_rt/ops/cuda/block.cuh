@@ -185,6 +185,35 @@ __device__ inline float group_sum(float x) {
   return group_sum(make_float2(x, 0.0f)).x;
 }
 
+/* ---- all groups of a block ---- */
+
+__device__ inline u32 shared_address(const void *p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
+
+/* Where all threads of a block wait for each other while some may still be at barriers of their groups: a
+ * barrier in memory, since racecheck mistakes who has passed barrier 0 when others complete while some wait
+ * at it. __syncthreads has to follow its beginning, by one thread. */
+struct meeting {
+  u32 barrier, parity;
+};
+__device__ inline meeting meeting_begin(u64 *barrier, bool mine) {
+  u32 at = shared_address(barrier);
+  if (mine)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(blockDim.x * blockDim.y) : "memory");
+  return {at, 0};
+}
+__device__ inline void meet(meeting &all) {
+  asm volatile("{\n.reg .pred done;\n.reg .b64 phase;\n"
+               "mbarrier.arrive.shared.b64 phase, [%0];\n"
+               "again:\n"
+               "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+               "@!done bra again;\n}" ::"r"(all.barrier),
+               "r"(all.parity)
+               : "memory");
+  all.parity ^= 1;
+}
+
 #if __CUDA_ARCH__ >= 900
 /* ---- rows that bulk copies bring into shared memory, a ring of them for each group ---- */
 
@@ -196,10 +225,6 @@ struct row_ring {
   u64 *full;
   int slots, vectors;
 };
-
-__device__ inline u32 shared_address(const void *p) {
-  return (u32)__cvta_generic_to_shared(p);
-}
 
 /* One thread of the group; the block's barrier has to follow before others wait. */
 __device__ inline void ring_begin(const row_ring &r, int stages) {
@@ -333,11 +358,13 @@ struct fault {
   int kind; /* 0: nothing */
   int id;
   i64 place, limit;
+  int *claimed; /* by whoever fills it */
 };
 enum { FAULT_ID = 1, FAULT_TARGET = 2 };
 
 __device__ inline void tell(fault *report, int kind, int id, i64 place, i64 limit) {
-  if (atomicCAS_system(&report->kind, 0, kind) != 0) return;
+  if (atomicExch(report->claimed, 1) != 0) return;
+  report->kind = kind;
   report->id = id;
   report->place = place;
   report->limit = limit;
