@@ -33,6 +33,12 @@ int fx_test_main(const char *suite, const fx_test *tests, int count) {
   return failed ? 1 : 0;
 }
 
+void fx_test_slice(int *index, int *of) {
+  const char *text = getenv("FX_SLICE");
+  bool read = text && sscanf(text, "%d/%d", index, of) == 2; // NOLINT: checked
+  if (!read || *index < 0 || *of < 1) *index = 0, *of = 1;
+}
+
 bool fx_check(bool held, const char *file, int line, const char *format, ...) {
   char text[2048] = "";
   if (!held) {

@@ -35,6 +35,10 @@ bool fx_check(bool held, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 bool fx_check_status(fx_status got, fx_status expected, const char *file, int line, const char *expr);
 
+/* Which cases of a long suite to run: those numbered index, index + of, ..., from FX_SLICE=index/of; without
+ * it all (0/1). */
+void fx_test_slice(int *index, int *of);
+
 /* The exit code of a suite that cannot run here; ctest reports it as skipped. */
 enum { FX_TEST_SKIPPED = 77 };
 

@@ -165,12 +165,13 @@ FX_DEVICE void consume(const forward_block *c, const forward_work *w, step_list 
   state_load(args, w->b, w->h, t, &rows, o);
 #endif
   ring_place at = {0, 0};
+  meeting all = meeting_of(c->slots);
   for (int32_t first = 0; first < candidates; first += CONSUMERS) {
     int32_t mine = first + threadIdx.x;
-    int32_t count = steps_keep(
-        list, mine, row_step_kind(args, w->b, w->h, w->block * (BLOCK_ROWS / ROWS), w->span, mine * FX_STEP));
+    int kind = row_step_kind(args, w->b, w->h, w->block * (BLOCK_ROWS / ROWS), w->span, mine * FX_STEP);
+    int32_t count = steps_keep(list, &all, mine, kind);
     if (count > 0) walk(c, &at, count, &rows, o);
-    __syncthreads();
+    meet(&all);
   }
   barrier_wait(shared_address(&c->slots->block), 0); /* also where there was no step */
 #if FX_PARTIAL

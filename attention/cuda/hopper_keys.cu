@@ -281,15 +281,17 @@ FX_DEVICE void consume(const keys_block *c, step_list *list, int32_t first, int3
 #endif
   clear(dk), clear(dv);
   ring_place at = {0, 0};
+  meeting all = meeting_of(c->slots);
   bool any = false;
   for (int32_t from = 0; from < candidates; from += CONSUMERS) {
     int32_t mine = from + threadIdx.x;
-    int32_t count = steps_keep(list, mine, mine < candidates ? keys_step_kind(c, mine, first) : EMPTY);
+    int kind = mine < candidates ? keys_step_kind(c, mine, first) : EMPTY;
+    int32_t count = steps_keep(list, &all, mine, kind);
     begin_list(c, &at, count, RINGS_USED);
     barrier_wait(shared_address(&c->slots->block), 0);
     if (count > 0) keys_walk(c, &at, count, dk, dv);
     any |= count > 0;
-    __syncthreads();
+    meet(&all);
   }
   if (FX_PARTIAL && !args->first && !any) return;
   if (!FX_SHARE || my_group() == 0)

@@ -112,14 +112,15 @@ FX_DEVICE void consume(rows_block *c, step_list *list, int32_t block, const int3
   clear(dq);
   for (int r = 0; r < 2; r++) c->rows[r] = row_state_load(args, c->b, c->h, t + 8 * r);
   ring_place at = {0, 0};
+  meeting all = meeting_of(c->slots);
   for (int32_t first = 0; first < candidates; first += CONSUMERS) {
     int32_t mine = first + threadIdx.x;
     int32_t kind = row_step_kind(args, c->b, c->h, block * (BLOCK_ROWS / ROWS), span, mine * FX_STEP);
-    int32_t count = steps_keep(list, mine, kind);
+    int32_t count = steps_keep(list, &all, mine, kind);
     begin_list(c, &at, count, RINGS_USED);
     barrier_wait(shared_address(&c->slots->block), 0);
     if (count > 0) rows_walk(c, &at, count, dq);
-    __syncthreads();
+    meet(&all);
   }
   give_tile(args, &args->dq, &c->maps->dq, c->b, c->h, (block * FX_GROUPS + my_group()) * 64, args->T_q, c->q,
             args->scale, dq);

@@ -149,6 +149,9 @@ typedef struct ring {
 #if !FX_PRODUCER
   uint32_t warps[RINGS][FX_STAGES]; /* how many have left */
 #endif
+#if FX_SHARE
+  uint64_t all;
+#endif
 } ring;
 
 FX_DEVICE void ring_init(ring *r) {
@@ -164,10 +167,40 @@ FX_DEVICE void ring_init(ring *r) {
 #endif
       }
     barrier_init(shared_address(&r->block), 1);
+#if FX_SHARE
+    barrier_init(shared_address(&r->all), THREADS);
+#endif
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
 }
+
+/* Where all threads of the CTA wait for each other. Where warpgroups do so in the meantime (FX_SHARE), it is
+ * a barrier in memory: racecheck mistakes who has passed barrier 0 when other barriers complete while some
+ * wait at it. */
+typedef struct meeting {
+  uint32_t barrier, parity;
+} meeting;
+#if FX_SHARE
+FX_DEVICE meeting meeting_of(const ring *r) {
+  meeting all = {shared_address(&r->all), 0};
+  return all;
+}
+FX_DEVICE void meet(meeting *all) {
+  barrier_arrive(all->barrier);
+  while (!barrier_try(all->barrier, all->parity)) continue;
+  all->parity ^= 1;
+}
+#else
+FX_DEVICE meeting meeting_of(const ring *r) {
+  meeting all = {0, 0};
+  return all;
+}
+FX_DEVICE void meet(meeting *all) {
+  __syncthreads();
+}
+#endif
+
 /* Where a walk is: a slot, and the parity of its round. */
 typedef struct ring_place {
   uint32_t slot, parity;
@@ -234,17 +267,17 @@ typedef struct step_list {
 
 /* Keeps those of the threads' candidates that are not EMPTY, in order; returns how many. All threads call it,
  * when nobody reads the former list any more. */
-FX_DEVICE int32_t steps_keep(step_list *list, int32_t candidate, int kind) {
+FX_DEVICE int32_t steps_keep(step_list *list, meeting *threads, int32_t candidate, int kind) {
   uint32_t kept = __ballot_sync(~0u, kind != EMPTY), lane = threadIdx.x % 32;
   int32_t before = 0, all = 0;
   if (lane == 0) list->warp[threadIdx.x / 32] = __popc(kept);
-  __syncthreads();
+  meet(threads);
   for (int32_t w = 0; w < THREADS / 32; w++) {
     if (w < (int32_t)threadIdx.x / 32) before += list->warp[w];
     all += list->warp[w];
   }
   if (kind != EMPTY) list->step[before + __popc(kept & ((1u << lane) - 1))] = 2 * candidate + (kind == FULL);
-  __syncthreads();
+  meet(threads);
   return all;
 }
 
@@ -277,15 +310,16 @@ template <typename C> FX_DEVICE void produce(const C *c, step_list *list, int32_
   int32_t kind = threadIdx.x % 128 / 32;
   bool mine = kind < rings && threadIdx.x % 32 == 0;
   ring_place at = {0, 0};
+  meeting all = meeting_of(c->slots);
   registers_give();
   for (int32_t first = 0; first < candidates; first += CONSUMERS) {
-    int32_t count = steps_keep(list, 0, EMPTY);
+    int32_t count = steps_keep(list, &all, 0, EMPTY);
     for (int32_t i = 0; mine && i < count; i++) {
       ring_refill(c->slots, kind, &at);
       fill(c, kind, i, at.slot);
       ring_next(&at, kind);
     }
-    __syncthreads();
+    meet(&all);
   }
 }
 #endif

@@ -380,12 +380,6 @@ static inline void compare_lse(const problem *p, const float *lse, const double 
   CHECK_MSG(wrong == 0, "%s, D %d, %s: %d wrong lse", p->of->name, p->c.D, fx_dtype_name(p->dtype), wrong);
 }
 
-static inline void slice(int *index, int *of) {
-  const char *text = getenv("FX_SLICE");
-  *index = 0, *of = 1;
-  if (text && sscanf(text, "%d/%d", index, of) != 2) *index = 0, *of = 1; // NOLINT: checked
-}
-
 static inline void worst(void) {
   for (int t = 0; t < 3; t++) {
     printf("\n    worst %-8s", fx_dtype_name(g_dtypes[t]));

@@ -10,11 +10,13 @@ gpus=$("$FLEXION" doctor --json | tail -1 | python3 -c 'import json, sys; print(
 here=$FX_SOURCE_DIR/tests/integration
 python3 "$here/corpus.py" "$TMP/corpus.txt" 400 5
 
+heads_of_64=(model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1) # the least that GPUs attend to
+
 train() { # train OUT RANKS overrides...
   local out=$1 ranks=$2
   shift 2
   timeout -k 1 120 mpirun -np "$ranks" --bind-to none "$FLEXION" train "$here/tiny.yaml" data.train="[lines:$TMP/corpus.txt]" \
-    runtime.device=cuda runtime.deterministic=true model.hidden_size=128 model.num_attention_heads=2 model.num_key_value_heads=1 \
+    runtime.device=cuda runtime.deterministic=true "${heads_of_64[@]}" \
     train.seq_length=512 train.iters=30 train.eval_interval=0 optimizer.lr=1e-3 optimizer.min_lr=1e-4 checkpoint.dir="$TMP/$out" "$@" > "$TMP/$out.log" 2>&1 ||
     { tail -5 "$TMP/$out.log"; return 1; }
 }
@@ -98,7 +100,7 @@ check "over sockets the losses are the same" same one-float32 sockets 1e-5 30
 
 seconds=3
 source "$here/signalled.bash"
-check "a rank is suspended" signalled stopped 2 STOP runtime.device=cuda parallel.zero=1
+check "a rank is suspended" signalled stopped 2 STOP runtime.device=cuda parallel.zero=1 "${heads_of_64[@]}"
 check "the job ends with code 4" test "$code" -eq 4
 check "in time" test "$ms" -ge 3000 -a "$ms" -le 11000
 check "and says who" grep -qE 'watchdog: no answer from rank 1 within 3.0 s; the job ends' "$TMP/stopped.log"

@@ -125,7 +125,7 @@ static void one_problem(const variant_case *of, int D, fx_dtype dtype) {
  * fp32 at one head dimension or another. */
 static void grid(void) {
   int index, of, number = 0;
-  slice(&index, &of);
+  fx_test_slice(&index, &of);
   for (int v = 0; v < CASES; v++)
     for (int t = 0; t < 3; t++)
       for (int d = 0; d < 4; d++) {

@@ -132,7 +132,7 @@ static void ring(void) {
        200, 2, 1, 0, false, false},
       {"ring, part", "{variant: document_causal}", 300, 2, 2, 128, false, false}};
   int index, of, number = 0;
-  slice(&index, &of);
+  fx_test_slice(&index, &of);
   for (int i = 0; i < 3; i++)
     for (int t = 0; t < 3; t++)
       for (int d = 0; d < 4; d++) {

@@ -72,7 +72,8 @@ __device__ inline void back_row(const norm_back &n, i64 row, const back_in &in,
 }
 
 /* The groups' sums of a column, added in order, into the block's row of the partial sums. */
-__device__ inline void add_groups(const float (&mine)[HELD_BACKWARD][VEC], float *partial, i64 cols) {
+__device__ inline void add_groups(const float (&mine)[HELD_BACKWARD][VEC], float *partial, i64 cols,
+                                  meeting &all) {
   __shared__ float part[THREADS * HELD_BACKWARD * VEC]; /* one group, which needs none, may be larger */
   bool alone = blockDim.y == 1;
   if (!partial) return;
@@ -83,13 +84,13 @@ __device__ inline void add_groups(const float (&mine)[HELD_BACKWARD][VEC], float
       if (col < cols && !alone) part[threadIdx.y * cols + col] = mine[j][i];
     }
   if (alone) return;
-  __syncthreads();
+  meet(all);
   for (i64 col = threadIdx.y * blockDim.x + threadIdx.x; col < cols; col += THREADS) {
     float sum = part[col];
     for (unsigned g = 1; g < blockDim.y; g++) sum += part[g * cols + col];
     partial[blockIdx.x * cols + col] = sum;
   }
-  __syncthreads();
+  meet(all);
 }
 
 /* A row of any length: a thread always has the same columns, so the block's partial sums need no barrier. */
@@ -121,8 +122,11 @@ KERNEL(norm_grad, 2 * THREADS)(norm_back n, int held) {
     for (i64 row = begin; row < end; row++) back_row_unheld(n, row, row == begin);
     return;
   }
+  __shared__ u64 together;
+  meeting all = meeting_begin(&together, threadIdx.x == 0 && threadIdx.y == 0);
   float dw[HELD_BACKWARD][VEC] = {}, db[HELD_BACKWARD][VEC] = {};
   back_in in, next;
+  __syncthreads();
   i64 row = begin + threadIdx.y;
   if (row < end) read_row(n, row, in);
   for (; row < end; row += blockDim.y) {
@@ -132,8 +136,8 @@ KERNEL(norm_grad, 2 * THREADS)(norm_back n, int held) {
     if (!T_IS_BF16 && row + blockDim.y < end) read_row(n, row + blockDim.y, next);
     in = next;
   }
-  add_groups(dw, n.dw, n.cols);
-  add_groups(db, n.db, n.cols);
+  add_groups(dw, n.dw, n.cols, all);
+  add_groups(db, n.db, n.cols, all);
 }
 
 /* ---- the coming rows lie in shared memory ----
@@ -214,10 +218,11 @@ __device__ inline void store_row(const norm_back &n, i64 row, const ring_row<HEL
 /* The groups' sums of a column added in order, through space [groups][cols], into the block's partial sums.
  */
 template <int HELD>
-__device__ inline void join_groups(const float (&mine)[HELD][VEC], float *space, float *partial, i64 cols) {
+__device__ inline void join_groups(const float (&mine)[HELD][VEC], float *space, float *partial, i64 cols,
+                                   meeting &all) {
   int threads = (int)(blockDim.x * blockDim.y);
   if (!partial) return;
-  __syncthreads();
+  meet(all);
 #pragma unroll
   for (int j = 0; j < HELD; j++) {
     i64 col = (threadIdx.x + j * blockDim.x) * VEC;
@@ -225,7 +230,7 @@ __device__ inline void join_groups(const float (&mine)[HELD][VEC], float *space,
     for (int i = 0; i < VEC && col < cols; i += 4)
       to[i / 4] = make_float4(mine[j][i], mine[j][i + 1], mine[j][i + 2], mine[j][i + 3]);
   }
-  __syncthreads();
+  meet(all);
   for (i64 col = threadIdx.y * blockDim.x + threadIdx.x; col < cols; col += threads) {
     float sum = space[col];
     for (unsigned g = 1; g < blockDim.y; g++) sum += space[g * cols + col];
@@ -238,8 +243,9 @@ __device__ inline void join_groups(const float (&mine)[HELD][VEC], float *space,
  * memory: the groups' rings, which then hold a float a column and group. */
 template <int HELD, bool LAYER> __device__ inline void grad_ring(const norm_back &n, int stages) {
   __shared__ float part[RING_WARPS * 2 * (LAYER ? 2 : 1)];
-  __shared__ __align__(8) u64 full[RING_WARPS][MAX_STAGES];
+  __shared__ __align__(8) u64 full[RING_WARPS][MAX_STAGES], together;
   extern __shared__ __align__(128) uint4 space[];
+  meeting all = meeting_begin(&together, threadIdx.x == 0 && threadIdx.y == 0);
   i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y, step = (i64)gridDim.x * blockDim.y;
   int vectors = (int)n.cols / VEC, slots = n.add ? 3 : 2, turn = 0;
   row_ring r = {space + threadIdx.y * stages * slots * vectors, full[threadIdx.y], slots, vectors};
@@ -271,8 +277,8 @@ template <int HELD, bool LAYER> __device__ inline void grad_ring(const norm_back
     if (++s == stages) s = 0, parity ^= 1;
     store_row<HELD, LAYER>(n, row, in, mean, rstd, t, sum);
   }
-  join_groups<HELD>(t.dw, (float *)space, n.dw, n.cols);
-  if constexpr (LAYER) join_groups<HELD>(t.db, (float *)space, n.db, n.cols);
+  join_groups<HELD>(t.dw, (float *)space, n.dw, n.cols, all);
+  if constexpr (LAYER) join_groups<HELD>(t.db, (float *)space, n.db, n.cols, all);
 }
 #else /* not launched */
 template <int HELD, bool LAYER> __device__ inline void grad_ring(const norm_back &n, int stages) {}
