@@ -212,10 +212,11 @@ static ready_state ready_pause(ready_job *job, int wait_ms) {
 /* Looks at one round: *over when nobody works any more, or somebody gave up. */
 static fx_status ready_look(const ready_job *job, const heartbeat *beats, bool *working, int64_t waited_ms,
                             int64_t *next_log_ms, bool *over) {
-  int size = job->control->size, busy = 0, given_up = 0;
+  int size = job->control->size, busy = 0, given_up = 0, first_ready = size;
   char list[200];
-  for (int r = 0; r < size; r++) {
+  for (int r = size - 1; r >= 0; r--) {
     working[r] = beats[r].state == READY_WORKING;
+    if (!working[r]) first_ready = r;
     busy += working[r];
     given_up += beats[r].given_up;
   }
@@ -226,7 +227,7 @@ static fx_status ready_look(const ready_job *job, const heartbeat *beats, bool *
     return fx_error(FX_ERR_COMM,
                     "rank %s not ready after %d ms, though alive; raise the timeout if that is expected",
                     list, job->options.timeout_ms);
-  if (!working[job->control->rank] && waited_ms >= *next_log_ms) {
+  if (first_ready == job->control->rank && waited_ms >= *next_log_ms) {
     fx_info(job->options.log, "waiting %.1f s for rank %s to get ready", (double)waited_ms / 1000, list);
     *next_log_ms = waited_ms + 5000;
   }

@@ -48,7 +48,7 @@ typedef struct fx_agree_ready_options {
   int heartbeat_ms;  /* pause between two heartbeats of a rank that works */
   int silence_ms;    /* a rank whose heartbeat does not come for this long is lost */
   int timeout_ms;    /* a rank that works longer than this is given up, though it still answers */
-  const fx_log *log; /* says whom we wait for; NULL: silent */
+  const fx_log *log; /* says whom we wait for, on the first rank that does; NULL: silent */
 } fx_agree_ready_options;
 
 /* Runs work(ctx) on the calling thread (NULL: nothing to do) while a helper thread exchanges heartbeats, and

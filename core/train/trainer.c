@@ -63,6 +63,18 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
   return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_status, &call);
 }
 
+/* Work that a rank does by itself and that may take long, such as compilation: whoever is done waits for the
+ * others for as long as they give signs of life. `work` must not use the control channel. */
+static fx_status until_all_ready(fx_trainer *run, fx_agree_work work) {
+  enum { HEARTBEAT_MS = 500, MOST_MS = 30 * 60 * 1000 };
+  fx_agree_ready_options options = {.heartbeat_ms = HEARTBEAT_MS,
+                                    .silence_ms = FX_CONTROL_TIMEOUT_MS,
+                                    .timeout_ms = MOST_MS,
+                                    .log = run->job->log};
+  if (run->job->control->size == 1) return work(run);
+  return fx_agree_ready(run->job->control, work, run, options);
+}
+
 /* ---- set-up ---- */
 
 static bool saves_beside(const fx_trainer *run) {
@@ -81,7 +93,8 @@ static void warn_of_interpreters(const fx_trainer *run) {
   }
 }
 
-static fx_status create_stepper(fx_trainer *run) {
+static fx_status create_stepper(void *trainer) {
+  fx_trainer *run = trainer;
   const fx_config *config = run->config;
   int64_t B = config->train.micro_batch_size, T = config->train.seq_length;
   FX_TRY(fx_attention_setup_create_for(config, run->device->backend, B, T, run->topology->cp,
@@ -139,14 +152,19 @@ static fx_status run_agree(void *arg, void *stream) {
                         FX_CONTROL_TIMEOUT_MS);
 }
 
+static fx_status prepare(void *trainer) {
+  fx_trainer *run = trainer;
+  fx_phase phases[FX_PHASE_COUNT];
+  return fx_stepper_prepare(run->stepper, phases, needed_phases(run, phases));
+}
+
 static fx_status capture(fx_trainer *run) {
   fx_phase phases[FX_PHASE_COUNT];
   const fx_plan *plans[FX_STEP_MAX_PLANS];
   agree_call call = {.control = run->job->control};
   int num_phases = needed_phases(run, phases);
-  fx_status status = fx_stepper_prepare(run->stepper, phases, num_phases);
-  status = fx_trainer_barrier_status(run, status);
-  if (status != FX_OK) return status;
+  FX_TRY(until_all_ready(run, prepare));
+  fx_status status = FX_OK;
   call.count = fx_stepper_list(run->stepper, phases, num_phases, plans);
   for (int i = 0; i < call.count; i++) {
     call.names[i] = fx_plan_name(plans[i]);
@@ -235,12 +253,12 @@ static fx_status run_watchdog_start(void *arg, void *stream) {
   fx_trainer *run = arg;
   const fx_topology_comms *comm = &run->topology->comm;
   (void)stream;
-  fx_watchdog_options options = {.timeout_ms =
-                                     (int)fx_min_i64(1000 * run->config->parallel.watchdog, INT32_MAX),
-                                 .comm = {comm->world, comm->tp, comm->cp, comm->dp, comm->dp_cp},
-                                 .log = run->job->log,
-                                 .fatal = run->job->fatal,
-                                 .ctx = run->job->ctx};
+  fx_watchdog_options options = {
+      .timeout_ms = (int)fx_min_i64(1000 * run->config->parallel.watchdog, INT32_MAX),
+      .comm = {comm->world, comm->tp, comm->cp, comm->dp, comm->dp_cp, run->topology->kv},
+      .log = run->job->log,
+      .fatal = run->job->fatal,
+      .ctx = run->job->ctx};
   return fx_watchdog_start(run->job->control, options, &run->watchdog);
 }
 
@@ -271,7 +289,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                         ? 0
                         : fx_device_peak(run->device->name, run->model->params.dtype);
   FX_TRY(fx_trainer_restore(run));
-  FX_TRY(fx_trainer_barrier_status(run, create_stepper(run)));
+  FX_TRY(until_all_ready(run, create_stepper));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
   FX_TRY(fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_data_agree, run));
   int64_t begin = fx_now_ns();

@@ -3,7 +3,7 @@
 # A rank that goes another way than the rest ends the job in seconds, with what differs named and exit code 5; under real
 # mpirun. Collectives: in a small step of its own (mpi_agree), then in training with ZeRO (mpi_drop): a rank with another
 # setting, and a rank that leaves out a reduce_scatter. Configurations, before that: a key that changes no collective, the
-# contents of a variant's file, what may differ.
+# contents of a variant's file, what may differ. A rank that compiles for longer is waited for.
 set -euo pipefail
 tests="${FX_BUILD_DIR:?the build folder}/tests"
 here="${FX_SOURCE_DIR:?the source folder}/tests/integration"
@@ -150,3 +150,13 @@ grep -q '^flexion: diverged: ranks 0 and 1 have read different data: data.train 
   fail "the data are not named"
 [ ! -e "$folder/none" ] || fail "something was written"
 hosts a 0
+
+# Slow is not diverged: the compiler of rank 1 takes its time.
+cat >"$folder/slow-cc" <<'C'
+#!/bin/sh
+[ "$OMPI_COMM_WORLD_RANK" != 1 ] || sleep 2.6
+exec cc "$@"
+C
+chmod +x "$folder/slow-cc"
+XDG_CACHE_HOME=$folder/cache launch "a rank that compiles slowly" 0 -np 3 "$flexion" train "${run[@]}" attention.variant=softcap "runtime.compiler=$folder/slow-cc"
+[ "$(grep -c 'waiting 2[.0-9]* s for rank 1 to get ready' "$output")" -eq 1 ] || fail "nobody says whom it waits for"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Under real mpirun: a rank that is suspended in the middle of training ends the job in the configured time, with a table of
-# what every rank was doing and exit code 4, without ZeRO and under it; a rank that is killed ends the job with a message and
+# what every rank was doing and exit code 4, without ZeRO, under it, and where ranks share layers or sequences; a rank that is killed ends the job with a message and
 # a code that is not 0; a calm run says nothing.
 source "$(dirname "$0")/setup.bash"
 here=$FX_SOURCE_DIR/tests/integration
@@ -23,6 +23,15 @@ for zero in 0 2; do
   check "zero $zero: one rank speaks" test "$(grep -c 'the job ends' "$TMP/$dir.log")" -eq 1
 done
 grep watchdog "$TMP/stopped2.log"
+
+stopped_in() { # stopped_in GROUPS RANKS overrides...: what rank 0 waits for is named with its group, one of these
+  local dir=stopped_${1%%|*}
+  check "$1, suspended" signalled "$dir" "$2" STOP "${@:3}"
+  check "$1: exit code 4" test "$code" -eq 4
+  check "$1: the table" says "$dir" "watchdog: rank 0 in step [0-9]+ for [0-9.]+ s; collective [0-9]+ of ($1)#[0-9]+, [a-z_]+ .*\\([0-9]+ bytes\\), not complete for [0-9.]+ s"
+}
+stopped_in 'tp|kv|world' 4 parallel.tensor=4
+stopped_in 'cp|dp_cp|world' 2 parallel.context=2 train.seq_length=256
 
 check "a killed rank" signalled killed 2 KILL
 check "its job fails" test "$code" -ne 0 -a "$code" -ne 124
