@@ -77,7 +77,7 @@ _flexion() {
       return
     fi
     case ${COMP_WORDS[1]} in
-      train | config | bench | mask | kernel | plan) _flexion_configuration "$binary" "$current" ;;
+      train | config | bench | mask | kernel | plan | doctor) _flexion_configuration "$binary" "$current" ;;
       generate | ckpt) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
     esac
   fi

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+#include "core/config/config.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -25,6 +27,10 @@ void fx_doctor_warn(fx_doctor *doctor, const char *format, ...) __attribute__((f
 void fx_doctor_machine(fx_doctor *doctor);   /* processors, features, memory, limits */
 void fx_doctor_compute(fx_doctor *doctor);   /* instruction set, threads, GEMM and its rate */
 void fx_doctor_libraries(fx_doctor *doctor); /* MPI, HDF5, CUDA driver */
+
+/* How a job of `ranks` ranks (0: parallel.tensor x parallel.context) is laid out; this one can fail:
+ * FX_ERR_CONFIG where they do not divide, as in training. */
+fx_status fx_doctor_layout(fx_doctor *doctor, const fx_config *config, int ranks);
 
 #ifdef __cplusplus
 }

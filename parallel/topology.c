@@ -10,12 +10,6 @@
 #include "dynamo_rt/base/memory.h"
 #include "parallel/comm/cuda/comm_nccl.h"
 
-enum {
-#define COMM_ID(field, name) ID_##field,
-  FX_TOPOLOGY_COMM_LIST(COMM_ID)
-#undef COMM_ID
-};
-
 enum { MAX_DIGITS = 6 }; /* a million ranks along one dimension are a typing error */
 
 /* Reads "key:number" at *text and moves past it. */
@@ -74,16 +68,31 @@ int fx_topology_rank(fx_topology_shape shape, int tp_rank, int cp_rank, int dp_r
   return tp_rank + shape.tp * (cp_rank + shape.cp * dp_rank);
 }
 
-/* World ranks that share this rank's coordinates where `free_*` is false, in rank order, which is the group
- * order of every kind: cp runs faster than dp. */
-static int group_ranks(const fx_topology *t, bool free_tp, bool free_cp, bool free_dp, int *ranks) {
-  fx_topology_shape shape = {t->tp, t->cp, t->dp};
-  int count = 0;
-  for (int r = 0; r < t->size; r++) {
-    int tp_rank, cp_rank, dp_rank;
-    fx_topology_coordinates(shape, r, &tp_rank, &cp_rank, &dp_rank);
-    if ((free_tp || tp_rank == t->tp_rank) && (free_cp || cp_rank == t->cp_rank) &&
-        (free_dp || dp_rank == t->dp_rank))
+const char *fx_topology_kind_name(fx_topology_kind kind) {
+  static const char *const names[] = {
+#define KIND_NAME(field, name) [FX_TOPOLOGY_KIND_##field] = name,
+      FX_TOPOLOGY_COMM_LIST(KIND_NAME)
+#undef KIND_NAME
+  };
+  return names[kind];
+}
+
+/* In rank order, which is the group order of every kind: cp runs faster than dp. */
+int fx_topology_group(fx_topology_shape shape, fx_topology_kind kind, int rank, int *ranks) {
+  static const struct {
+    bool tp, cp, dp; /* the dimensions along which the group extends */
+  } extent[] = {[FX_TOPOLOGY_KIND_world] = {true, true, true},
+                [FX_TOPOLOGY_KIND_tp] = {true, false, false},
+                [FX_TOPOLOGY_KIND_cp] = {false, true, false},
+                [FX_TOPOLOGY_KIND_dp] = {false, false, true},
+                [FX_TOPOLOGY_KIND_dp_cp] = {false, true, true}};
+  int tp_rank, cp_rank, dp_rank, count = 0;
+  fx_topology_coordinates(shape, rank, &tp_rank, &cp_rank, &dp_rank);
+  for (int r = 0; r < shape.tp * shape.cp * shape.dp; r++) {
+    int tp, cp, dp;
+    fx_topology_coordinates(shape, r, &tp, &cp, &dp);
+    if ((extent[kind].tp || tp == tp_rank) && (extent[kind].cp || cp == cp_rank) &&
+        (extent[kind].dp || dp == dp_rank))
       ranks[count++] = r;
   }
   return count;
@@ -97,20 +106,14 @@ static fx_status split(fx_control *control, fx_device *device, const char *name,
 }
 
 static fx_status make_comms(fx_control *control, fx_device *device, fx_topology *t) {
-  static const struct {
-    bool tp, cp, dp; /* the dimensions along which the group extends */
-  } extent[] = {[ID_world] = {true, true, true},
-                [ID_tp] = {true, false, false},
-                [ID_cp] = {false, true, false},
-                [ID_dp] = {false, false, true},
-                [ID_dp_cp] = {false, true, true}};
+  fx_topology_shape shape = {t->tp, t->cp, t->dp};
   int *ranks = NULL;
   fx_status status = FX_OK;
   FX_TRY(fx_calloc(&ranks, (size_t)t->size, sizeof *ranks));
-#define MAKE_COMM(field, name)                                                                              \
-  if (status == FX_OK) {                                                                                    \
-    int count = group_ranks(t, extent[ID_##field].tp, extent[ID_##field].cp, extent[ID_##field].dp, ranks); \
-    status = split(control, device, name, ID_##field, ranks, count, &t->comm.field);                        \
+#define MAKE_COMM(field, name)                                                                     \
+  if (status == FX_OK) {                                                                           \
+    int count = fx_topology_group(shape, FX_TOPOLOGY_KIND_##field, t->rank, ranks);                \
+    status = split(control, device, name, FX_TOPOLOGY_KIND_##field, ranks, count, &t->comm.field); \
   }
   FX_TOPOLOGY_COMM_LIST(MAKE_COMM)
 #undef MAKE_COMM
@@ -154,14 +157,13 @@ fx_status fx_topology_create_on(fx_control *control, fx_device *device, int tp, 
 }
 
 fx_status fx_topology_share_heads(fx_control *control, fx_device *device, fx_topology *t, int share) {
-  enum { ID_KV = sizeof(fx_topology_comms) / sizeof(fx_comm *) }; /* behind the others */
   FX_ASSERT(share >= 1 && t->tp % share == 0 && !t->kv);
   if (share == 1) return FX_OK;
   int *ranks = NULL, first = t->tp_rank / share * share;
   FX_TRY(fx_calloc(&ranks, (size_t)share, sizeof *ranks));
   for (int i = 0; i < share; i++)
     ranks[i] = fx_topology_rank((fx_topology_shape){t->tp, t->cp, t->dp}, first + i, t->cp_rank, t->dp_rank);
-  fx_status status = split(control, device, "kv", ID_KV, ranks, share, &t->kv);
+  fx_status status = split(control, device, "kv", FX_TOPOLOGY_KINDS, ranks, share, &t->kv);
   free(ranks);
   return status;
 }

@@ -27,6 +27,13 @@ extern "C" {
  * dp when cp is 1) */
 #define FX_TOPOLOGY_COMM_LIST(X) X(world, "world") X(tp, "tp") X(cp, "cp") X(dp, "dp") X(dp_cp, "dp_cp")
 
+typedef enum fx_topology_kind {
+#define FX_TOPOLOGY_KIND(field, name) FX_TOPOLOGY_KIND_##field,
+  FX_TOPOLOGY_COMM_LIST(FX_TOPOLOGY_KIND)
+#undef FX_TOPOLOGY_KIND
+      FX_TOPOLOGY_KINDS
+} fx_topology_kind;
+
 typedef struct fx_topology_shape {
   int tp, cp, dp; /* at least 1 each */
 } fx_topology_shape;
@@ -54,6 +61,10 @@ const char *fx_topology_text(fx_topology_shape shape, char *text, size_t capacit
 /* Coordinates of a rank and back; pure arithmetic. */
 void fx_topology_coordinates(fx_topology_shape shape, int rank, int *tp_rank, int *cp_rank, int *dp_rank);
 int fx_topology_rank(fx_topology_shape shape, int tp_rank, int cp_rank, int dp_rank);
+/* The ranks of the job that are in `rank`'s group of a kind, in the group's order, into ranks[at most all];
+ * returns how many. */
+int fx_topology_group(fx_topology_shape shape, fx_topology_kind kind, int rank, int *ranks);
+const char *fx_topology_kind_name(fx_topology_kind kind);
 
 /* Takes all ranks of the control channel: dp = size / (tp * cp). Collective over them. FX_ERR_CONFIG, naming
  * parallel.tensor and parallel.context, when they do not divide the ranks; nothing was made then. The control

@@ -100,5 +100,13 @@ check "doctor with one" code_of 0 env OPENBLAS_CORETYPE=Haswell "$FLEXION" docto
 check "tells which" grep -q '"openblas_coretype":"Haswell"' out.txt
 coretype() { OPENBLAS_CORETYPE=Haswell "$FLEXION" doctor > out.txt && grep -q '^coretype *OPENBLAS_CORETYPE is Haswell' out.txt && grep -q '^warning: OPENBLAS_CORETYPE=Haswell' out.txt; }
 check "doctor warns of OPENBLAS_CORETYPE" coretype
+bad() { code_of 2 "$FLEXION" "${@:2}" && grep -q -- "$1" err.txt; }
+layout() { "$FLEXION" doctor "$FX_SOURCE_DIR/configs/models/llama-1b.yaml" "${@:2}" > out.txt && [ "$(grep -E '^(layout|tp|cp|dp|dp_cp|kv) ' out.txt | tr -s ' ' | tr '\n' ';')" = "$1" ]; }
+check "doctor lays out ranks" layout 'layout 16 ranks, tp:8 cp:1 dp:2;tp 0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15;cp 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | 12 | 13 | 14 | 15;dp 0 8 | 1 9 | 2 10 | 3 11 | 4 12 | 5 13 | 6 14 | 7 15;dp_cp 0 8 | 1 9 | 2 10 | 3 11 | 4 12 | 5 13 | 6 14 | 7 15;kv 0 1 | 2 3 | 4 5 | 6 7 | 8 9 | 10 11 | 12 13 | 14 15;' parallel.tensor=8 --ranks 16
+check "ranks of one sequence" layout 'layout 4 ranks, tp:2 cp:2 dp:1;tp 0 1 | 2 3;cp 0 2 | 1 3;dp 0 | 1 | 2 | 3;dp_cp 0 2 | 1 3;' parallel.tensor=2 parallel.context=2
+check "many ranks" bash -c "'$FLEXION' doctor '$FX_SOURCE_DIR/configs/models/llama-1b.yaml' train.global_batch_size=4096 --ranks 512 | grep -qE '^dp  *0 1 2 .* [0-9]+\.\.\.\$'"
+check "ranks that do not divide" bad "3 ranks do not divide into parallel.tensor=2" doctor "$FX_SOURCE_DIR/configs/models/llama-1b.yaml" parallel.tensor=2 --ranks 3
+check "ranks of no configuration" bad "--ranks needs a configuration" doctor --ranks 3
+check "too many ranks" bad "--ranks takes a number up to 4096" doctor "$here/tiny.yaml" --ranks 5000
 for preset in "$FX_SOURCE_DIR"/configs/*.yaml "$FX_SOURCE_DIR"/configs/models/*.yaml; do check "$preset is valid" code_of 0 "$FLEXION" config check "$preset"; done
 finish

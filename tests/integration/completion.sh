@@ -41,6 +41,8 @@ check "configurations and folders, no other files" offers "configs/ run.yaml run
 check "configurations for kernel" offers "configs/ run.yaml runs/" kernel ''
 check "configurations for plan" offers "configs/ run.yaml runs/" plan ''
 check "options of plan" offers "--gpu" plan run.yaml --g
+check "configurations for doctor" offers "configs/ run.yaml runs/" doctor ''
+check "options of doctor" offers "--ranks" doctor run.yaml --r
 check "a configuration in a folder" offers "configs/a.yaml configs/models/" train configs/
 check "folders for generate" offers "configs runs" generate ''
 check "keys after a configuration" offers "train.iters=" train run.yaml train.it
