@@ -178,10 +178,15 @@ static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_
 
 /* ---- ring ---- */
 
+/* Whose keys a rank attends to: of all ranks, or of itself alone where no room is made for others'. */
+static int hops_of(const context_attr *a, const fx_context_blocks *blocks) {
+  return blocks->index != FX_NONE && a->capacity == 0 ? 1 : a->comm->size;
+}
+
 /* The keys of this rank that travel: [B, 128 capacity, 2 K D]. */
 static fx_value pack_travelling(fx_graph *graph, const context_attr *a, fx_value k, fx_value v,
                                 const fx_context_blocks *blocks, sizes s) {
-  if (a->comm->size == 1 || fx_graph_status(graph) != FX_OK) return FX_NONE;
+  if (hops_of(a, blocks) == 1 || fx_graph_status(graph) != FX_OK) return FX_NONE;
   if (blocks->index != FX_NONE) {
     k = fx_take_blocks(graph, k, blocks->index, a->capacity);
     v = fx_take_blocks(graph, v, blocks->index, a->capacity);
@@ -214,8 +219,9 @@ static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q,
   fx_dtype dtype = s.dtype;
   fx_attention_running state = fx_flex_attention_begin(graph, q);
   fx_value here = pack_travelling(graph, a, k, v, blocks, s);
-  for (int hop = 0; hop < a->comm->size; hop++) {
-    fx_value next = hop + 1 < a->comm->size ? pass_on(graph, a, here) : FX_NONE;
+  int hops = hops_of(a, blocks);
+  for (int hop = 0; hop < hops; hop++) {
+    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
     fx_attention_inputs chunk = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     if (hop > 0) unpack(graph, here, s, &k, &v);
     fx_flex_attention_partial(graph, q, k, v, &chunk, a->attention, hop == 0, &state);
@@ -258,11 +264,11 @@ static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_ste
   sizes s = sizes_of(graph, own->k);
   fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
   ring_step step = *own;
-  int size = a->comm->size;
-  here = size > 1 ? pass_on(graph, a, here) : FX_NONE;
+  int hops = hops_of(a, blocks);
+  here = hops > 1 ? pass_on(graph, a, here) : FX_NONE;
   add_gradients(graph, a, own, ROWS, true, sums, din);
-  for (int hop = 1; hop < size; hop++) {
-    fx_value next = hop + 1 < size ? pass_on(graph, a, here) : FX_NONE;
+  for (int hop = 1; hop < hops; hop++) {
+    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
     step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     step.inputs.sinks = FX_NONE; /* their gradient depends on the final lse only: taken with the own keys */
     unpack(graph, here, s, &step.k, &step.v);
@@ -272,10 +278,10 @@ static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_ste
     add_gradients(graph, a, &step, ROWS, false, sums, din);
     here = next;
   }
-  bool onto = size > 1 && blocks->index == FX_NONE;
+  bool onto = hops > 1 && blocks->index == FX_NONE;
   if (onto) sums->dk = home.dk, sums->dv = home.dv;
   add_gradients(graph, a, own, KEYS, !onto, sums, din);
-  if (!onto && size > 1) add_home(graph, blocks, &home, sums);
+  if (!onto && hops > 1) add_home(graph, blocks, &home, sums);
 }
 
 /* One kernel makes all gradients of a chunk, apart from the sums that travel, so that it need not wait for
@@ -287,11 +293,11 @@ static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_ste
   sizes s = sizes_of(graph, own->k);
   fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
   ring_step step = *own;
-  int size = a->comm->size;
-  here = size > 1 ? pass_on(graph, a, here) : FX_NONE;
+  int hops = hops_of(a, blocks);
+  here = hops > 1 ? pass_on(graph, a, here) : FX_NONE;
   add_gradients(graph, a, own, BOTH, true, sums, din);
-  for (int hop = 1; hop < size; hop++) {
-    fx_value next = hop + 1 < size ? pass_on(graph, a, here) : FX_NONE;
+  for (int hop = 1; hop < hops; hop++) {
+    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
     fx_attention_sums part = {FX_NONE, FX_NONE, FX_NONE};
     step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     step.inputs.sinks = FX_NONE;
@@ -302,7 +308,7 @@ static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_ste
     sums->dq = fx_add(graph, sums->dq, part.dq);
     here = next;
   }
-  if (size > 1) add_home(graph, blocks, &home, sums);
+  if (hops > 1) add_home(graph, blocks, &home, sums);
 }
 
 static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in,

@@ -50,7 +50,7 @@ int32_t fx_context_lists(fx_context_exchange exchange, int ranks);
  * within a rank, the same on every rank. index: int32 of N elements, numbers of this rank's travelling blocks
  * among its own, behind them negative ones; base: int32 [size * N], global positions of every rank's
  * travelling blocks, in their order; FX_NONE both: everything travels. capacity: blocks a rank that travel at
- * most, at least 1; N without an index. */
+ * most, with 0 the ring does not turn; N without an index. */
 typedef struct fx_context_blocks {
   fx_value all, index, base;
   int32_t capacity;

@@ -138,7 +138,8 @@ static bool reads_batch(const fx_attention_kind *kind) {
 
 /* Capacities: all, and where a batch may need less of the ring, less. If masks are the same for all batches,
  * so is what travels; one batch tells. If not, steps of a factor of four: a capacity that is up to four times
- * what is needed still saves most of what a sparse mask can, and each one costs a recording. */
+ * what is needed still saves most of what a sparse mask can, and each one costs a recording. The last is
+ * nothing: the ring does not turn then. */
 static fx_status plan_rungs(fx_attention_setup *setup) {
   bool of_batch = false;
   for (int32_t k = 0; k < setup->num_kinds; k++) of_batch = of_batch || reads_batch(&setup->kind[k]);
@@ -147,11 +148,11 @@ static fx_status plan_rungs(fx_attention_setup *setup) {
     for (int32_t parts = 4; parts <= 16; parts *= 4)
       if ((all + parts - 1) / parts < setup->rung[setup->num_rungs - 1])
         setup->rung[setup->num_rungs++] = (all + parts - 1) / parts;
+    setup->rung[setup->num_rungs++] = 0;
     return FX_OK;
   }
   int32_t need;
   FX_TRY(fx_context_need(setup, &need));
-  need = need > 1 ? need : 1;
   if (need < setup->rung[0]) setup->rung[setup->num_rungs++] = need;
   return FX_OK;
 }

@@ -231,16 +231,16 @@ static void rungs(void) {
     const char *attention, *exchange;
     int ranks, count;
     int32_t rung[FX_ATTENTION_MAX_RUNGS];
-  } rows[] = {{"{variant: document_causal}", "ring", 2, 3, {8, 2, 1}},
+  } rows[] = {{"{variant: document_causal}", "ring", 2, 4, {8, 2, 1, 0}},
               {"{variant: document_causal}", "ring", 1, 1, {16}},
               {"{variant: document_causal}", "allgather", 2, 1, {8}},
-              {"{variant: document_causal}", "ring", 8, 2, {2, 1}},
-              {"{variant: document_causal}", "ring", 16, 1, {1}},
+              {"{variant: document_causal}", "ring", 8, 3, {2, 1, 0}},
+              {"{variant: document_causal}", "ring", 16, 2, {1, 0}},
               {"{variant: causal}", "ring", 4, 1, {4}},
               {"{variant: full}", "ring", 4, 1, {4}},
               {"{variant: sliding_window, params: {window: 128}}", "ring", 2, 2, {8, 1}},
               {"{variant: sliding_window, params: {window: 300}}", "ring", 2, 2, {8, 3}},
-              {"{mask: 'kv < 0'}", "ring", 4, 2, {4, 1}}};
+              {"{mask: 'kv < 0'}", "ring", 4, 2, {4, 0}}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     fx_attention_setup *setup = set_up(rows[i].attention, rows[i].exchange, rows[i].ranks, 0);
     if (!setup) continue;

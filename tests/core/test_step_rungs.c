@@ -11,14 +11,7 @@
 #include "parallel/topology.h"
 #include "tests/core/fixture.h"
 
-enum {
-  T = 1024,
-  RANKS = 2,
-  ROWS = T / RANKS,
-  BLOCKS = ROWS / FX_LIMITS_ALIGN,
-  SMALL = 1,
-  TIMEOUT_MS = 60000
-};
+enum { T = 1024, RANKS = 2, ROWS = T / RANKS, BLOCKS = ROWS / FX_LIMITS_ALIGN, TIMEOUT_MS = 60000 };
 /* What lies in the slots: samples of which nothing travels, and samples of which nearly everything does. */
 enum { SHORT, LONG, SLOTS };
 
@@ -41,7 +34,7 @@ typedef struct outcome {
 
 typedef struct job {
   pthread_mutex_t mutex;          /* the harness counts one check at a time */
-  int32_t rungs[RANKS];           /* what each rank offers */
+  int32_t rungs[RANKS], small;    /* what each rank offers, and the second one's capacity */
   void (*look)(const fixture *f); /* at what was prepared, on rank 0; may be NULL */
   bool agrees;                    /* only compare ledgers */
   outcome out[RANKS];
@@ -145,7 +138,7 @@ static fx_status run_rank(fx_control *control, void *ctx) {
   bool ready = fixture_init(&f, g_yaml, 1, T, (fixture_options){.topology = topology, .poison = true});
   if (ready) {
     f.attention->num_rungs = j->rungs[control->rank];
-    f.attention->rung[1] = SMALL;
+    f.attention->rung[1] = j->small;
     ready = CHECK_OK(fx_stepper_prepare(f.stepper, g_phases, PHASES));
   }
   if (ready && j->look && control->rank == 0) j->look(&f);
@@ -212,9 +205,18 @@ static void check_same_for_others(const fixture *f, fx_phase phase) {
   if (phase == FX_PHASE_MICRO_ONLY) CHECK_HAS(kept[1], "dp_cp#");
 }
 
+/* What ranks of one ring do together in the smaller rung: nothing, where there is no room for keys. */
+static void check_ring(const fixture *f, fx_phase phase, bool turns) {
+  char *text = fx_plan_ledger(fx_stepper_plan_at(f->stepper, phase, 1));
+  CHECK_MSG((strncmp(text, "cp#", 3) == 0 || strstr(text, "\ncp#")) == turns, "%s", text);
+  free(text);
+}
+
 static void look_at_two(const fixture *f) {
-  const char *const names[] = {"micro_only", "micro_only/1", "update", "eval", "eval/1"};
-  if (!check_names(f, names, 5)) return;
+  int32_t small = f->attention->rung[1];
+  const char *const names[2][5] = {{"micro_only", "micro_only/0", "update", "eval", "eval/0"},
+                                   {"micro_only", "micro_only/1", "update", "eval", "eval/1"}};
+  if (!check_names(f, names[small], 5)) return;
   for (int i = 0; i < PHASES; i++) {
     CHECK(fx_stepper_plan(f->stepper, g_phases[i]) == fx_stepper_plan_at(f->stepper, g_phases[i], 0));
     CHECK((fx_stepper_plan_at(f->stepper, g_phases[i], 1) != NULL) == (g_phases[i] != FX_PHASE_UPDATE));
@@ -224,6 +226,7 @@ static void look_at_two(const fixture *f) {
   CHECK_INT(fx_plan_cache_misses(fx_stepper_cache(f->stepper)), 5);
   check_same_for_others(f, FX_PHASE_MICRO_ONLY);
   check_same_for_others(f, FX_PHASE_EVAL);
+  check_ring(f, FX_PHASE_MICRO_ONLY, small > 0);
   CHECK(fx_stepper_plan(f->stepper, FX_PHASE_MICRO_FIRST) == NULL);
   fx_plan_cache *cache = fx_stepper_cache(f->stepper);
   int64_t hits = fx_plan_cache_hits(cache);
@@ -235,7 +238,7 @@ static void look_at_two(const fixture *f) {
 /* A miss says that it was the capacity: a third rung beside the two. */
 static void look_at_reason(const fixture *f) {
   f->attention->num_rungs = 3;
-  f->attention->rung[1] = 3, f->attention->rung[2] = SMALL;
+  f->attention->rung[1] = 3, f->attention->rung[2] = 1;
   CHECK_OK(fx_stepper_prepare(f->stepper, g_phases, 1));
   CHECK_STR(fx_stepper_miss_reason(f->stepper), "capacity 4 -> 3");
   CHECK_INT(fx_plan_cache_misses(fx_stepper_cache(f->stepper)), 6);
@@ -247,7 +250,7 @@ static void look_at_reason(const fixture *f) {
 }
 
 static void miss_names_capacity(void) {
-  job j = {.rungs = {2, 2}, .agrees = true, .look = look_at_reason};
+  job j = {.rungs = {2, 2}, .small = 1, .agrees = true, .look = look_at_reason};
   CHECK_STATUS(run_job(&j), FX_ERR_DIVERGED); /* rank 0 offers more now */
   CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/3; rank 1 has plan micro_only/1");
 }
@@ -260,8 +263,9 @@ static void check_gradients(const job *one, const job *two, int slot) {
               "rank %d: gradients of slot %d depend on the rungs", r, slot);
 }
 
-static void slots_choose(void) {
-  job one = {.rungs = {1, 1}, .look = look_at_one}, two = {.rungs = {2, 2}, .look = look_at_two};
+static void choose(int32_t small) {
+  job one = {.rungs = {1, 1}, .look = look_at_one};
+  job two = {.rungs = {2, 2}, .small = small, .look = look_at_two};
   if (CHECK_OK(run_job(&one)) && CHECK_OK(run_job(&two))) {
     for (int r = 0; r < RANKS; r++) {
       const outcome *a = &one.out[r], *b = &two.out[r];
@@ -283,13 +287,22 @@ static void slots_choose(void) {
   release(&two);
 }
 
+static void slots_choose(void) {
+  choose(1);
+}
+
+static void nothing_travels(void) {
+  choose(0);
+}
+
 static void ranks_agree_on_rungs(void) {
-  job j = {.rungs = {2, 1}, .agrees = true};
+  job j = {.rungs = {2, 1}, .small = 1, .agrees = true};
   CHECK_STATUS(run_job(&j), FX_ERR_DIVERGED);
   CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/1; rank 1 has plan update");
 }
 
 static const fx_test g_tests[] = {{"a slot chooses among the rungs of a phase", slots_choose},
+                                  {"a ring that does not turn", nothing_travels},
                                   {"a miss names the capacity", miss_names_capacity},
                                   {"ranks agree on the rungs", ranks_agree_on_rungs}};
 FX_TEST_MAIN("plans of several capacities", g_tests)
