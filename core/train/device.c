@@ -2,22 +2,33 @@
 #include "core/train/device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention/flex_attention.h"
 #include "dynamo_rt/base/memory.h"
+
+/* Another rank of the host that takes the same GPU; -1: none. How many a rank sees says nothing: launchers
+ * may show each rank its own alone. */
+static int sharer(const fx_affinity *ranks, int size, int rank) {
+  const fx_affinity *own = &ranks[rank];
+  for (int r = 0; r < size && own->gpus > 0; r++)
+    if (r != rank && ranks[r].host == own->host && ranks[r].gpus > 0 &&
+        memcmp(ranks[r].gpu, own->gpu, sizeof own->gpu) == 0)
+      return r;
+  return -1;
+}
 
 bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int size) {
   if (config->runtime.device != FX_RUNTIME_DEVICE_AUTO)
     return config->runtime.device == FX_RUNTIME_DEVICE_CUDA;
   bool wants = fx_flex_attention_runs_on(FX_BACKEND_CUDA, (int32_t)config->model.head_dim);
-  for (int r = 0; r < size; r++) wants = wants && ranks[r].gpus >= fx_affinity_ranks_here(ranks, size, r);
+  for (int r = 0; r < size; r++) wants = wants && ranks[r].gpus > 0 && sharer(ranks, size, r) < 0;
   return wants;
 }
 
 fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, int size, int rank, int threads,
                            fx_device **out) {
-  int here = fx_affinity_ranks_here(ranks, size, rank);
-  long long gpus = ranks[rank].gpus;
+  int other = sharer(ranks, size, rank);
   if (!fx_device_wants_cuda(config, ranks, size)) {
     if (config->runtime.dtype == FX_RUNTIME_DTYPE_BFLOAT16)
       return fx_error(FX_ERR_CONFIG,
@@ -26,12 +37,14 @@ fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, in
                       fx_config_where(config, "runtime.dtype"));
     return fx_device_create_cpu(threads, "auto", out);
   }
-  if (gpus > 0 && gpus < here)
+  if (other >= 0)
     return fx_error(
         FX_ERR_DEVICE,
-        "runtime.device=cuda: %d ranks on a host that shows %lld GPU%s, and each needs one of its "
-        "own; start fewer ranks there, check CUDA_VISIBLE_DEVICES, or set runtime.device=cpu",
-        here, gpus, gpus == 1 ? "" : "s");
+        "runtime.device=cuda: ranks %d and %d would share a GPU (%d ranks on their host, which shows rank %d "
+        "%lld GPU%s), and each needs a whole one of its own; start fewer ranks there, check "
+        "CUDA_VISIBLE_DEVICES and what the launcher assigns, or set runtime.device=cpu",
+        rank < other ? rank : other, rank < other ? other : rank, fx_affinity_ranks_here(ranks, size, rank),
+        rank, (long long)ranks[rank].gpus, ranks[rank].gpus == 1 ? "" : "s");
   FX_TRY(fx_device_create_cuda(FX_DEVICE_BY_RANK, out));
   if ((*out)->vtable->autotune)
     (*out)->vtable->autotune(*out, config->runtime.autotune && !config->runtime.deterministic);

@@ -13,10 +13,11 @@ extern "C" {
 #endif
 
 /* Whether the ranks of a job compute on GPUs, the same answer on all of them: runtime.device says cuda, or it
- * says auto, every host has a GPU for each of its ranks, and every op of a model has a kernel for it. */
+ * says auto, every rank would take another GPU than the others of its host, and every op of a model has a
+ * kernel for it. */
 bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int size);
-/* The device of `rank`; threads: of a CPU. FX_ERR_DEVICE: no GPU of its own (NCCL wants one a rank), or what
- * a GPU lacks; FX_ERR_CONFIG: bfloat16 on a CPU. */
+/* The device of `rank`; threads: of a CPU. FX_ERR_DEVICE: no GPU of its own (NCCL wants a whole one a rank,
+ * so slices of one do not count), or what a GPU lacks; FX_ERR_CONFIG: bfloat16 on a CPU. */
 fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, int size, int rank, int threads,
                            fx_device **out);
 /* The same for the ranks of a control channel, each with its own threads: runtime.threads, or an equal share

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "dynamo_rt/base/hash.h"
-#include "dynamo_rt/device/cuda/driver.h"
+
+_Static_assert(sizeof(fx_affinity) == (2 + FX_AFFINITY_WORDS) * sizeof(uint64_t) + FX_CUDA_UUID_BYTES,
+               "no gaps in what travels");
 
 fx_affinity fx_affinity_get(void) {
   fx_affinity affinity;
@@ -20,6 +22,8 @@ fx_affinity fx_affinity_get(void) {
   fx_cuda_probe probe;
   fx_cuda_probe_get(&probe);
   affinity.gpus = probe.count;
+  if (probe.count > 0)
+    memcpy(affinity.gpu, probe.device[fx_cuda_ordinal_by_rank(probe.count)].uuid, sizeof affinity.gpu);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return affinity;
   for (int cpu = 0; cpu < CPU_SETSIZE && cpu < FX_AFFINITY_WORDS * 64; cpu++)
     if (CPU_ISSET(cpu, &set)) affinity.mask[cpu / 64] |= 1ull << (cpu % 64);

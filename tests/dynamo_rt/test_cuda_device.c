@@ -30,6 +30,10 @@ static void the_local_rank_is_mpiruns(void) {
   CHECK_INT(fx_cuda_local_rank(), 3);
   setenv(names[0], "x", 1);
   CHECK_INT(fx_cuda_local_rank(), 5);
+  CHECK_INT(fx_cuda_ordinal_by_rank(8), 5);
+  CHECK_INT(fx_cuda_ordinal_by_rank(2), 1);
+  CHECK_INT(fx_cuda_ordinal_by_rank(1), 0); /* a launcher that shows each rank its own alone */
+  CHECK_INT(fx_cuda_ordinal_by_rank(0), -1);
   for (int i = 0; i < 3; i++) unsetenv(names[i]);
 }
 

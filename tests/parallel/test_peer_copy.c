@@ -18,6 +18,7 @@
 #include "tests/parallel/battery.h"
 
 enum { MOST_RANKS = 4, MOST_ALLOCATIONS = 64, PATIENCE_MS = 20000, FAILED = 999 };
+enum { NOBODY = -1, EVERYBODY = -2 }; /* instead of a rank */
 
 /* ---- the driver ---- */
 
@@ -157,7 +158,7 @@ typedef fx_status (*env_fn)(rank_env *env);
 typedef struct world {
   env_fn fn;
   bool one_process; /* all ranks say that they are the same one */
-  int no_open;      /* rank that opens no handle; -1: none */
+  int no_open;      /* rank that opens no handle of another's memory */
 } world;
 
 static fx_status gather(void *comm, const void *mine, size_t bytes, void *all) {
@@ -174,7 +175,7 @@ static fx_status with_env(fx_control *control, void *ctx) {
   for (int r = 0; r < control->size; r++) ranks[r] = r;
   FX_TRY(fx_control_split(control, "dp", 3, ranks, control->size, &env.comm));
   env.device = (fx_device){.vtable = &g_vtable, .backend = FX_BACKEND_CUDA, .gemm = &env.context};
-  t_no_open = control->rank == w->no_open;
+  t_no_open = w->no_open == EVERYBODY || control->rank == w->no_open;
   t_no_handle = false;
   fx_peer_group group = {&env.device, control->rank, control->size, w->one_process ? 1 : control->rank,
                          gather,      env.comm};
@@ -259,7 +260,7 @@ static fx_status exchange_rank(rank_env *env) {
 
 static void exchanges(void) {
   setenv("FLEXION_PEER_COPIES", "1", 1);
-  for (int size = 2; size <= MOST_RANKS; size++) run_env(size, (world){exchange_rank, false, -1});
+  for (int size = 2; size <= MOST_RANKS; size++) run_env(size, (world){exchange_rank, false, NOBODY});
   unsetenv("FLEXION_PEER_COPIES");
 }
 
@@ -294,18 +295,36 @@ static fx_status chosen_rank(rank_env *env) {
   return FX_OK;
 }
 
+/* A buffer that one rank cannot open, after it has opened all words. */
+static fx_status unopened_rank(rank_env *env) {
+  fx_comm_call call = call_of(env, GATHER);
+  void *memory = NULL;
+  REQUIRE(env->peers != NULL, "the ranks do not reach each other");
+  call.count = HALF / (int64_t)sizeof(float);
+  FX_TRY(fx_device_alloc(&env->device, HALF, &memory));
+  call.src = memory;
+  t_no_open = env->comm->rank == 2;
+  fx_status status = fx_peer_copy_bind(env->peers, &call);
+  fx_device_release(&env->device, memory);
+  FX_TRY(status);
+  REQUIRE(call.ticket == 0, "rank %d relies on a buffer that rank 2 cannot open", env->comm->rank);
+  return FX_OK;
+}
+
 static void refusals(void) {
-  run_env(3, (world){without_rank, true, -1});
+  run_env(3, (world){without_rank, true, NOBODY});
   run_env(3, (world){without_rank, false, 2});
+  run_env(3, (world){without_rank, false, EVERYBODY}); /* each is kept from the others' GPUs */
   setenv("FLEXION_PEER_COPIES", "off", 1);
-  run_env(2, (world){without_rank, false, -1});
+  run_env(2, (world){without_rank, false, NOBODY});
   setenv("FLEXION_PEER_COPIES", "1000", 1);
-  run_env(3, (world){chosen_rank, false, -1});
+  run_env(3, (world){chosen_rank, false, NOBODY});
+  run_env(3, (world){unopened_rank, false, NOBODY});
   setenv("NCCL_P2P_DISABLE", "1", 1);
-  run_env(2, (world){without_rank, false, -1});
+  run_env(2, (world){without_rank, false, NOBODY});
   unsetenv("NCCL_P2P_DISABLE");
   setenv("FLEXION_PEER_COPIES", "4k", 1);
-  world w = {without_rank, false, -1};
+  world w = {without_rank, false, NOBODY};
   CHECK_STATUS(fx_local_run(2, with_env, &w), FX_ERR_CONFIG);
   CHECK_HAS(fx_error_text(), "FLEXION_PEER_COPIES is \"4k\"");
   unsetenv("FLEXION_PEER_COPIES");

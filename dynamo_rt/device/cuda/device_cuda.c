@@ -297,7 +297,7 @@ static fx_status choose(int ordinal, fx_cuda_context *context) {
   fx_cuda_probe probe;
   fx_cuda_probe_get(&probe);
   if (probe.count == 0) return fx_error(FX_ERR_DEVICE, "no GPU: %s", probe.reason);
-  if (ordinal == FX_DEVICE_BY_RANK) ordinal = fx_cuda_local_rank() % probe.count;
+  if (ordinal == FX_DEVICE_BY_RANK) ordinal = fx_cuda_ordinal_by_rank(probe.count);
   if (ordinal < 0 || ordinal >= probe.count)
     return fx_error(FX_ERR_DEVICE, "there is no GPU number %d; the driver shows %d", ordinal, probe.count);
   context->info = probe.device[ordinal];

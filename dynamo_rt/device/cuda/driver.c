@@ -66,7 +66,7 @@ static bool describe(const fx_cuda_driver *driver, int ordinal, fx_cuda_info *in
   int device;
   return driver->device_get(&device, ordinal) == 0 &&
          driver->device_name(info->name, (int)sizeof info->name, device) == 0 &&
-         driver->device_memory(&info->memory, device) == 0 &&
+         driver->device_uuid(info->uuid, device) == 0 && driver->device_memory(&info->memory, device) == 0 &&
          driver->device_attribute(&info->major, FX_CU_ATTRIBUTE_MAJOR, device) == 0 &&
          driver->device_attribute(&info->minor, FX_CU_ATTRIBUTE_MINOR, device) == 0 &&
          driver->device_attribute(&info->multiprocessors, FX_CU_ATTRIBUTE_MULTIPROCESSORS, device) == 0;
@@ -97,6 +97,10 @@ int fx_cuda_local_rank(void) {
     if (text && text[0] >= '0' && text[0] <= '9') return (int)strtol(text, NULL, 10);
   }
   return 0;
+}
+
+int fx_cuda_ordinal_by_rank(int count) {
+  return count > 0 ? fx_cuda_local_rank() % count : -1;
 }
 
 fx_status fx_cuda_arch_choose(const char *wanted, int major, int minor, char arch[FX_CUDA_ARCH_BYTES]) {

@@ -5,6 +5,7 @@
 #define FX_DYNAMO_RT_DEVICE_CUDA_DRIVER_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "dynamo_rt/base/cache.h"
 #include "dynamo_rt/base/status.h"
@@ -13,13 +14,14 @@
 extern "C" {
 #endif
 
-enum { FX_CUDA_MAX_DEVICES = 16 };
+enum { FX_CUDA_MAX_DEVICES = 16, FX_CUDA_UUID_BYTES = 16 };
 
 typedef struct fx_cuda_info {
   char name[96];
   int major, minor; /* compute capability */
   int multiprocessors;
-  size_t memory; /* bytes */
+  size_t memory;                    /* bytes */
+  uint8_t uuid[FX_CUDA_UUID_BYTES]; /* of the whole GPU, also where only a slice of it (MIG) is shown */
 } fx_cuda_info;
 
 typedef struct fx_cuda_probe {
@@ -33,6 +35,8 @@ typedef struct fx_cuda_probe {
 void fx_cuda_probe_get(fx_cuda_probe *out);
 /* Number of this process among those of its host, as mpirun or srun says it; 0 without them. */
 int fx_cuda_local_rank(void);
+/* The GPU that this process takes of `count`: ranks of a host take theirs in turn. -1 of none. */
+int fx_cuda_ordinal_by_rank(int count);
 
 typedef struct fx_cuda_driver fx_cuda_driver; /* device/cuda/driver_api.h */
 

@@ -30,6 +30,7 @@ typedef struct fx_cuda_word {
   X(device_count, "cuDeviceGetCount", (int *count))                                                         \
   X(device_get, "cuDeviceGet", (int *device, int ordinal))                                                  \
   X(device_name, "cuDeviceGetName", (char *name, int size, int device))                                     \
+  X(device_uuid, "cuDeviceGetUuid", (void *bytes, int device)) /* 16; those of _v2 tell slices apart */     \
   X(device_memory, "cuDeviceTotalMem_v2", (size_t * bytes, int device))                                     \
   X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                      \
   X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                               \

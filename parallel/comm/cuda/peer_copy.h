@@ -32,9 +32,11 @@ typedef struct fx_peer_group {
 } fx_peer_group;
 
 /* *out: NULL where not all ranks can reach each other so: they are on several hosts or in one process, a
- * driver lacks what is needed, or the environment says FLEXION_PEER_COPIES=off (a number instead: from how
- * many bytes on; FX_ERR_CONFIG: anything else) or NCCL_P2P_DISABLE=1.
- * The group is copied; its device and comm are borrowed. Collective; every rank gets the same answer. */
+ * driver lacks what is needed or does not open another's memory (tried out, since which GPUs a process sees
+ * says nothing: CUDA reaches those that CUDA_VISIBLE_DEVICES hides, but not those that a container or Slurm
+ * keeps from it), or the environment says FLEXION_PEER_COPIES=off (a number instead: from how many bytes on;
+ * FX_ERR_CONFIG: anything else) or NCCL_P2P_DISABLE=1. The group is copied; its device and comm are borrowed.
+ * Collective; every rank gets the same answer. */
 fx_status fx_peer_copy_create(const fx_peer_group *group, fx_peer_copy **out);
 void fx_peer_copy_destroy(fx_peer_copy *peers); /* waits for nothing; NULL is fine */
 
