@@ -75,7 +75,7 @@ typedef struct fx_comm_call {
 typedef struct fx_comm fx_comm;
 
 typedef struct fx_comm_vtable {
-  const char *transport; /* "mpi", "local", "nccl", "nccl and copy engines" once it is open */
+  const char *transport; /* "mpi", "local", "one rank", "nccl", "nccl and copy engines" once it is open */
   bool on_device;        /* buffers are a GPU's: a group of one is the transport's business too */
   /* Makes the connection, once; collective, before any issue. NULL: nothing is left to do. */
   fx_status (*open)(fx_comm *comm);

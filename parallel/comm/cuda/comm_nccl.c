@@ -15,6 +15,7 @@
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
 #include "dynamo_rt/device/cuda/library.h"
+#include "parallel/comm/cuda/comm_one.h"
 #include "parallel/comm/cuda/peer_copy.h"
 
 enum { TIMEOUT_MS = 120000 };
@@ -166,7 +167,6 @@ static fx_status nccl_open(fx_comm *base) {
   fx_peer_group group = {comm->device, base->rank, base->size, getpid(), gather, comm};
   if (comm->handle) return FX_OK;
   FX_TRY(fx_device_launch(comm->device, FX_LANE_COMPUTE, connect, comm));
-  if (base->size == 1) return FX_OK;
   FX_TRY(fx_device_alloc(comm->device, FX_PEER_RECORD * ((size_t)base->size + 1), &comm->records));
   FX_TRY(fx_peer_copy_create(&group, &comm->peers));
   if (comm->peers) base->vtable = &g_peers_vtable;
@@ -270,13 +270,13 @@ static const fx_comm_vtable g_nccl_vtable = NCCL_VTABLE("nccl");
 static const fx_comm_vtable g_peers_vtable = NCCL_VTABLE("nccl and copy engines");
 #undef NCCL_VTABLE
 
-/* Every rank sends the id of the group that it leads; each takes its leader's. */
+/* Every rank sends the id of the group of several that it leads; each takes its leader's. */
 static fx_status exchange_ids(fx_control *control, const nccl_table *nccl, const int *ranks, int count,
                               nccl_id *id) {
   nccl_id mine;
   char *all = NULL;
   int64_t *offsets = NULL;
-  bool leads = count > 0 && ranks[0] == control->rank;
+  bool leads = count > 1 && ranks[0] == control->rank;
   memset(&mine, 0, sizeof mine);
   int result = leads ? nccl->unique_id(&mine) : 0;
   fx_status status =
@@ -284,7 +284,7 @@ static fx_status exchange_ids(fx_control *control, const nccl_table *nccl, const
   FX_TRY(fx_control_agree_status(control, status, TIMEOUT_MS));
   FX_TRY(fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets));
   status = fx_control_all_gather(control, &mine, sizeof mine, &all, offsets, TIMEOUT_MS);
-  if (status == FX_OK && count > 0) memcpy(id, all + offsets[ranks[0]], sizeof *id);
+  if (status == FX_OK && count > 1) memcpy(id, all + offsets[ranks[0]], sizeof *id);
   free(all);
   free(offsets);
   return status;
@@ -293,12 +293,17 @@ static fx_status exchange_ids(fx_control *control, const nccl_table *nccl, const
 fx_status fx_nccl_split(fx_control *control, fx_device *device, const char *name, int id, const int *ranks,
                         int count, fx_comm **out) {
   const nccl_table *nccl = NULL;
+  double largest = 0; /* of the groups that are made */
   nccl_id unique;
   memset(&unique, 0, sizeof unique);
-  FX_TRY(fx_control_agree_status(control, open_nccl(&nccl), TIMEOUT_MS));
-  FX_TRY(exchange_ids(control, nccl, ranks, count, &unique));
+  FX_TRY(fx_control_largest(control, count, &largest, TIMEOUT_MS));
+  if (largest > 1) {
+    FX_TRY(fx_control_agree_status(control, count > 1 ? open_nccl(&nccl) : FX_OK, TIMEOUT_MS));
+    FX_TRY(exchange_ids(control, nccl, ranks, count, &unique));
+  }
   *out = NULL;
   if (count == 0) return FX_OK;
+  if (count == 1) return fx_comm_one_create(device, name, id, out);
   nccl_comm *comm = NULL;
   FX_TRY(fx_calloc(&comm, 1, sizeof *comm));
   comm->base = (fx_comm){.vtable = &g_nccl_vtable, .size = count, .id = id};

@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 /* As fx_control_split, over which it is bootstrapped, for buffers of `device` (borrowed, outlives the
- * communicator). The connection is made by fx_comm_open. FX_ERR_DEVICE: no NCCL, the same on every rank. */
+ * communicator). The connection is made by fx_comm_open. Groups of one rank need no NCCL (comm_one.h): the
+ * library is opened when one of several is made. FX_ERR_DEVICE: there is none, the same on every rank. */
 fx_status fx_nccl_split(fx_control *control, fx_device *device, const char *name, int id, const int *ranks,
                         int count, fx_comm **out);
 /* One line for `flexion doctor`: "NCCL 2.28.9", or why there is none. Returns text. */
