@@ -118,13 +118,16 @@ static fx_status put_row(fx_metrics *metrics, json_t *row) {
 fx_status fx_metrics_train(fx_metrics *metrics, const fx_metrics_row *r) {
   char mfu[32] = "";
   if (isfinite(r->mfu)) snprintf(mfu, sizeof mfu, " | MFU %.1f%%", 100 * r->mfu);
+  char skipped[80] = "";
+  if (!isfinite(r->grad_norm))
+    snprintf(skipped, sizeof skipped, " | skipped, %lld so far: the gradient is not finite",
+             (long long)r->skipped);
   long eta = (long)((double)(r->iters - r->step) * r->step_ms / 1000.0 + 0.5);
   fx_info(metrics->log,
           "step %lld/%lld | loss %.4f | lr %.2e | grad_norm %.3f | %.0f tokens/s%s | %.1f ms | ETA "
           "%ld:%02ld:%02ld%s",
           (long long)r->step, (long long)r->iters, r->loss, r->lr, r->grad_norm, r->tokens_per_s, mfu,
-          r->step_ms, eta / 3600, eta / 60 % 60, eta % 60,
-          isfinite(r->grad_norm) ? "" : " | skipped: the gradient is not finite");
+          r->step_ms, eta / 3600, eta / 60 % 60, eta % 60, skipped);
   json_t *row = json_object();
   json_object_set_new(row, "step", json_integer(r->step));
   put_number(row, "loss", r->loss);

@@ -65,6 +65,11 @@ case_of "missing checkpoint" 3 'step_00000009' "${good[@]}" checkpoint.resume=ru
 check "a good run, for the next case" "$FLEXION" train "${good[@]}" > /dev/null 2>&1
 case_of "checkpoint of another model" 3 'tensor .* is float32 .256, 64. there, but float32 .256, 32. here' "${good[@]}" model.hidden_size=32 train.iters=2
 
+# A learning rate that no run survives: the gradient is not finite from the second step on, for good.
+case_of "a run that diverges" 5 'not finite in 10 steps in a row, up to step [0-9]+: lower optimizer.lr, check the data, or resume' "${good[@]}" checkpoint.dir=diverged train.iters=99 \
+  train.global_batch_size=1 train.eval_interval=0 optimizer.lr=1000 optimizer.min_lr=1000 runtime.log_level=error
+check "its last rows count the skipped steps" bash -c "tail -1 diverged/metrics.jsonl | grep -q '\"grad_norm\":null.*\"skipped\":9}'"
+
 # Two ranks: one sentence still, and the code of flexion comes through mpirun.
 both() {
   mpi 2 "$FLEXION" train "${good[@]}" "$3" > out.txt 2> err.txt
