@@ -29,9 +29,13 @@ static double median3(const double x[TIMED]) {
   return fmax(fmin(x[0], x[1]), fmin(fmax(x[0], x[1]), x[2]));
 }
 
+bool fx_recording_is_slower(const double recorded_s[TIMED], const double launched_s[TIMED]) {
+  return median3(recorded_s) > MARGIN * median3(launched_s);
+}
+
 static fx_status decide(fx_trainer *run) {
-  double recorded = median3(run->recording.recorded_s), launched = median3(run->recording.launched_s);
-  int32_t mine = recorded > MARGIN * launched, choice = 0;
+  const double *recorded_s = run->recording.recorded_s, *launched_s = run->recording.launched_s;
+  int32_t mine = fx_recording_is_slower(recorded_s, launched_s), choice = 0;
   char *all = NULL;
   int64_t *offsets = NULL;
   FX_TRY(fx_calloc(&offsets, (size_t)run->job->control->size + 1, sizeof *offsets));
@@ -43,7 +47,7 @@ static fx_status decide(fx_trainer *run) {
     if (run->job->control->rank == 0)
       fx_info(run->job->log,
               "a step takes %.2f ms through CUDA graphs and %.2f ms launched kernel by kernel: the run %s",
-              1e3 * recorded, 1e3 * launched,
+              1e3 * median3(recorded_s), 1e3 * median3(launched_s),
               choice ? "launches, because graphs are not faster here" : "goes on with graphs");
   }
   free(all);

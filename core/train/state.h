@@ -74,9 +74,12 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine);
 fx_status fx_trainer_gather(fx_trainer *run, const void *mine, int64_t bytes, char **all, int64_t *offsets);
 
 /* recording.c: makes the choice between recordings and launched kernels over the first steps. step: after
- * step number `done` of this process (from 1), which took `seconds`; collective in the step that decides. */
+ * step number `done` of this process (from 1), which took `seconds`; collective in the step that decides.
+ * is_slower: whether steps through recordings take so much longer than launched ones, by the medians of three
+ * each, that launching pays. */
 void fx_trainer_recording_begin(fx_trainer *run);
 fx_status fx_trainer_recording_step(fx_trainer *run, int64_t done, double seconds);
+bool fx_recording_is_slower(const double recorded_s[3], const double launched_s[3]);
 
 /* resume.c: fills weights and state from checkpoint.resume, or initialises them. Collective. */
 fx_status fx_trainer_restore(fx_trainer *run);
