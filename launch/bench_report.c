@@ -9,8 +9,17 @@ static void put(json_t *row, const char *key, double value) {
 static void put_int(json_t *row, const char *key, int64_t value) {
   json_object_set_new(row, key, json_integer(value));
 }
+/* What is compared with a peak, and the peak: 0 where it is not known. */
+static void put_known(json_t *row, const char *key, double value) {
+  json_object_set_new(row, key, value > 0 ? json_real(value) : json_null());
+}
+static const char *known(double value, const char *unit, char text[32]) {
+  snprintf(text, 32, value > 0 ? "%.1f%s" : "n/a", value, unit);
+  return text;
+}
 
 void fx_bench_step_print(FILE *out, const fx_bench_step_report *r) {
+  char text[32];
   fprintf(out, "%lld parameters, %lld tokens a step, %s\n", (long long)r->params, (long long)r->tokens,
           r->device);
   fprintf(out,
@@ -30,8 +39,8 @@ void fx_bench_step_print(FILE *out, const fx_bench_step_report *r) {
             r->memory.gpu ? "nominal peak" : "multiply-adds in registers",
             100 * r->gflops / r->bounds.gflops);
   else
-    fprintf(out, "arithmetic  %10.1f GFLOP/s\n", r->gflops);
-  if (r->mfu_percent > 0) fprintf(out, "MFU         %10.1f %%\n", r->mfu_percent);
+    fprintf(out, "arithmetic  %10.1f GFLOP/s; the peak of this GPU is not known\n", r->gflops);
+  if (r->memory.gpu) fprintf(out, "MFU         %10s\n", known(r->mfu_percent, " %", text));
   fprintf(out, "\n%-22s %6s %10s %8s %10s %12s %10s\n", "op", "calls", "ms", "share", "best ms", "GFLOP/s",
           "GB/s");
   for (int i = 0; i < r->num_ops; i++) {
@@ -41,8 +50,8 @@ void fx_bench_step_print(FILE *out, const fx_bench_step_report *r) {
             100 * op->ms / r->kernel_ms, op->best_ms, op->gflop / seconds, op->gbyte / seconds);
   }
   if (r->bounds.copy_gbps > 0)
-    fprintf(out, "%-22s %6s %10s %8s %10s %12.1f %10.1f\n", "bound", "", "", "", "", r->bounds.gflops,
-            r->bounds.copy_gbps);
+    fprintf(out, "%-22s %6s %10s %8s %10s %12s %10.1f\n", "bound", "", "", "", "",
+            known(r->bounds.gflops, "", text), r->bounds.copy_gbps);
   char memory[FX_MEMORY_TEXT];
   fx_memory_print(&r->memory, memory);
   fprintf(out, "\nmemory planned %s\n", memory);
@@ -69,9 +78,9 @@ json_t *fx_bench_step_json(const fx_bench_step_report *r) {
     put_int(row, "gpu_planned_bytes", fx_memory_planned_gpu(&r->memory));
     put_int(row, "gpu_peak_bytes", r->gpu_peak_bytes);
   }
-  json_object_set_new(row, "mfu_percent", r->mfu_percent > 0 ? json_real(r->mfu_percent) : json_null());
+  put_known(row, "mfu_percent", r->mfu_percent);
   put(row, "gflops", r->gflops);
-  put(row, "bound_gflops", r->bounds.gflops);
+  put_known(row, "bound_gflops", r->bounds.gflops);
   put(row, "bound_gbps", r->bounds.copy_gbps);
   put(row, "capture_ms", r->capture_ms);
   put(row, "first_step_ms", r->first_step_ms);
@@ -90,15 +99,16 @@ static const char *const g_passes[] = {
     [FX_BENCH_FORWARD] = "forward", [FX_BENCH_DX] = "dx", [FX_BENCH_DW] = "dw"};
 
 void fx_bench_gemm_print(FILE *out, const fx_bench_gemm_report *r) {
-  fprintf(out, "%s; %% of %.1f GFLOP/s (%s)\n\n", r->provider, r->bounds.gflops,
+  char text[32];
+  fprintf(out, "%s; %% of %s (%s)\n\n", r->provider, known(r->bounds.gflops, " GFLOP/s", text),
           r->gpu ? "nominal peak" : "multiply-adds in registers");
   fprintf(out, "%-12s %-8s %8s %8s %8s %10s %10s %8s\n", "product", "pass", "m", "n", "k", "ms", "GFLOP/s",
           "%");
   for (int i = 0; i < r->count; i++) {
     const fx_bench_gemm_row *p = &r->product[i];
     double share = r->bounds.gflops > 0 ? 100 * p->gflops / r->bounds.gflops : 0;
-    fprintf(out, "%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %7.1f%%\n", p->name, g_passes[p->pass],
-            (long long)p->m, (long long)p->n, (long long)p->k, p->ms, p->gflops, share);
+    fprintf(out, "%-12s %-8s %8lld %8lld %8lld %10.3f %10.1f %8s\n", p->name, g_passes[p->pass],
+            (long long)p->m, (long long)p->n, (long long)p->k, p->ms, p->gflops, known(share, "%", text));
   }
   fprintf(out, "\nall products of a step: %.1f ms\n", r->step_ms);
 }
@@ -115,7 +125,7 @@ json_t *fx_bench_gemm_json(const fx_bench_gemm_report *r) {
     json_array_append_new(rows, row);
   }
   put(all, "step_ms", r->step_ms);
-  put(all, "bound_gflops", r->bounds.gflops);
+  put_known(all, "bound_gflops", r->bounds.gflops);
   json_object_set_new(all, "products", rows);
   return all;
 }
