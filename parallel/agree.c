@@ -302,3 +302,9 @@ fx_status fx_agree_ready(fx_control *control, fx_agree_work work, void *ctx, fx_
   if (mine != FX_OK) return mine;
   return fx_error_prefix(fx_error(job.result, "%s", job.text), "ready barrier");
 }
+
+fx_status fx_agree_compiled(fx_control *control, fx_agree_work work, void *ctx, const fx_log *log) {
+  fx_agree_ready_options options = {
+      .heartbeat_ms = 500, .silence_ms = 2 * 60 * 1000, .timeout_ms = 30 * 60 * 1000, .log = log};
+  return control->size == 1 ? work(ctx) : fx_agree_ready(control, work, ctx, options);
+}

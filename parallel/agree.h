@@ -59,6 +59,8 @@ typedef struct fx_agree_ready_options {
  * work ended. The control channel must not be used by work. FX_ERR_COMM: a rank is silent or too slow; named.
  * When a rank is too slow the others return at once, the slow one when its work ends. */
 fx_status fx_agree_ready(fx_control *control, fx_agree_work work, void *ctx, fx_agree_ready_options options);
+/* The same for work that a job compiles with: it may take half an hour, signs of life two minutes. */
+fx_status fx_agree_compiled(fx_control *control, fx_agree_work work, void *ctx, const fx_log *log);
 
 #ifdef __cplusplus
 }

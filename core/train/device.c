@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/train/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attention/flex_attention.h"
 #include "dynamo_rt/base/memory.h"
+#include "parallel/agree.h"
 
 /* Another rank of the host that takes the same GPU; -1: none. How many a rank sees says nothing: launchers
  * may show each rank its own alone. */
@@ -51,6 +53,41 @@ fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, in
   return FX_OK;
 }
 
+const char *fx_device_why_cpu(const fx_config *config, const fx_affinity *ranks, int size, char *text,
+                              size_t capacity) {
+  bool any = false;
+  for (int r = 0; r < size; r++) any = any || ranks[r].gpus > 0;
+  if (!any || config->runtime.device != FX_RUNTIME_DEVICE_AUTO || fx_device_wants_cuda(config, ranks, size))
+    return NULL;
+  for (int r = 0; r < size; r++) {
+    int other = sharer(ranks, size, r);
+    if (ranks[r].gpus == 0) {
+      snprintf(text, capacity, "rank %d sees no GPU", r);
+      return text;
+    }
+    if (other >= 0) {
+      snprintf(text, capacity, "ranks %d and %d would share a GPU", r, other);
+      return text;
+    }
+  }
+  snprintf(text, capacity, "there is no attention kernel on GPUs for model.head_dim=%lld",
+           (long long)config->model.head_dim);
+  return text;
+}
+
+typedef struct choice {
+  const fx_config *config;
+  const fx_affinity *ranks;
+  int size, rank, threads;
+  fx_device **out;
+} choice;
+
+/* Compiles kernels, on a GPU. */
+static fx_status run_choice(void *made) {
+  const choice *c = made;
+  return fx_device_choose(c->config, c->ranks, c->size, c->rank, c->threads, c->out);
+}
+
 fx_status fx_device_choose_job(const fx_config *config, fx_control *control, const fx_log *log,
                                fx_device **out) {
   enum { TIMEOUT_MS = 120000 };
@@ -65,9 +102,13 @@ fx_status fx_device_choose_job(const fx_config *config, fx_control *control, con
   const fx_affinity *ranks = (const fx_affinity *)(const void *)all;
   int automatic = fx_affinity_threads(ranks, control->size, control->rank, log);
   if (threads == FX_CONFIG_AUTO) threads = automatic;
-  status = fx_device_choose(config, ranks, control->size, control->rank, threads, out);
+  char text[96];
+  const char *why = fx_device_why_cpu(config, ranks, control->size, text, sizeof text);
+  if (why) fx_warn(log, "runtime.device=auto takes the CPU: %s", why);
+  choice made = {config, ranks, control->size, control->rank, threads, out};
+  status = fx_agree_compiled(control, run_choice, &made, log);
   free(all);
-  return fx_control_agree_status(control, status, TIMEOUT_MS);
+  return status;
 }
 
 fx_status fx_device_choose_alone(const fx_config *config, int threads, fx_device **out) {

@@ -16,6 +16,9 @@ extern "C" {
  * says auto, every rank would take another GPU than the others of its host, and every op of a model has a
  * kernel for it. */
 bool fx_device_wants_cuda(const fx_config *config, const fx_affinity *ranks, int size);
+/* Why runtime.device=auto does not take GPUs that are there, in text; NULL where it does, or is not asked. */
+const char *fx_device_why_cpu(const fx_config *config, const fx_affinity *ranks, int size, char *text,
+                              size_t capacity);
 /* The device of `rank`; threads: of a CPU. FX_ERR_DEVICE: no GPU of its own (NCCL wants a whole one a rank,
  * so slices of one do not count), or what a GPU lacks; FX_ERR_CONFIG: bfloat16 on a CPU. */
 fx_status fx_device_choose(const fx_config *config, const fx_affinity *ranks, int size, int rank, int threads,

@@ -63,18 +63,6 @@ fx_status fx_trainer_barrier_status(fx_trainer *run, fx_status mine) {
   return fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_status, &call);
 }
 
-/* Work that a rank does by itself and that may take long, such as compilation: whoever is done waits for the
- * others for as long as they give signs of life. `work` must not use the control channel. */
-static fx_status until_all_ready(fx_trainer *run, fx_agree_work work) {
-  enum { HEARTBEAT_MS = 500, MOST_MS = 30 * 60 * 1000 };
-  fx_agree_ready_options options = {.heartbeat_ms = HEARTBEAT_MS,
-                                    .silence_ms = FX_CONTROL_TIMEOUT_MS,
-                                    .timeout_ms = MOST_MS,
-                                    .log = run->job->log};
-  if (run->job->control->size == 1) return work(run);
-  return fx_agree_ready(run->job->control, work, run, options);
-}
-
 /* ---- set-up ---- */
 
 static bool saves_beside(const fx_trainer *run) {
@@ -163,7 +151,7 @@ static fx_status capture(fx_trainer *run) {
   const fx_plan *plans[FX_STEP_MAX_PLANS];
   agree_call call = {.control = run->job->control};
   int num_phases = needed_phases(run, phases);
-  FX_TRY(until_all_ready(run, prepare));
+  FX_TRY(fx_agree_compiled(run->job->control, prepare, run, run->job->log));
   fx_status status = FX_OK;
   call.count = fx_stepper_list(run->stepper, phases, num_phases, plans);
   for (int i = 0; i < call.count; i++) {
@@ -289,7 +277,7 @@ static fx_status build(fx_trainer *run, double *capture_ms) {
                         ? 0
                         : fx_device_peak(run->device->name, run->model->params.dtype);
   FX_TRY(fx_trainer_restore(run));
-  FX_TRY(until_all_ready(run, create_stepper));
+  FX_TRY(fx_agree_compiled(control, create_stepper, run, run->job->log));
   FX_TRY(fx_trainer_barrier_status(run, create_data(run)));
   FX_TRY(fx_device_call(run->device, FX_LANE_COMM_CRITICAL, run_data_agree, run));
   int64_t begin = fx_now_ns();

@@ -81,6 +81,30 @@ static void automatic(void) {
   fx_config_destroy(config);
 }
 
+/* Only where there are GPUs that auto leaves. */
+static void what_auto_says(void) {
+  static const struct {
+    int job, head_dim;
+    const char *device, *why;
+  } rows[] = {{0, 64, "auto", NULL},
+              {0, 64, "cpu", NULL},
+              {6, 64, "cuda", NULL},
+              {11, 48, "auto", NULL},
+              {0, 48, "auto", "there is no attention kernel on GPUs for model.head_dim=48"},
+              {6, 64, "auto", "ranks 0 and 1 would share a GPU"},
+              {10, 64, "auto", "rank 2 sees no GPU"}};
+  fx_affinity ranks[MOST_RANKS];
+  char text[96];
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    fx_config *config = config_of(rows[i].device, rows[i].head_dim);
+    if (!config) return;
+    fill(&g_jobs[rows[i].job], ranks);
+    const char *why = fx_device_why_cpu(config, ranks, g_jobs[rows[i].job].size, text, sizeof text);
+    CHECK_STR(why ? why : "", rows[i].why ? rows[i].why : "");
+    fx_config_destroy(config);
+  }
+}
+
 /* On the ranks that share a GPU, and on no other; without a GPU here those fail for want of one. */
 static void refused(void) {
   fx_affinity ranks[MOST_RANKS];
@@ -133,6 +157,7 @@ static void of_this_process(void) {
 }
 
 static const fx_test g_tests[] = {{"auto: GPUs where every rank has one of its own", automatic},
+                                  {"what auto says of GPUs that it leaves", what_auto_says},
                                   {"cuda: ranks that would share one are refused", refused},
                                   {"the ranks that share are named", the_sharers_are_named},
                                   {"what this process takes", of_this_process}};

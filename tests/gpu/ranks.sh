@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Two GPUs, in every layout: the losses of one GPU within rounding, the same bits in a second run, without CUDA graphs and without
-# copy engines, a checkpoint of two ranks that one resumes, all of it over sockets as between nodes, and a job that ends when a rank
-# stands still. Skipped (77) where there are fewer than two GPUs. FLEXION_BIN: another binary than the build's.
+# copy engines, a checkpoint of two ranks that one resumes, data, tensor and ring over sockets as between nodes, and a job that
+# ends when a rank stands still. Skipped (77) where there are fewer than two GPUs. FLEXION_BIN: another binary than the build's.
 source "$(dirname "$0")/../integration/setup.bash"
 FLEXION=${FLEXION_BIN:-$FLEXION}
 gpus=$("$FLEXION" doctor --json | tail -1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["cuda_devices"])')
@@ -95,8 +95,12 @@ for layout in sequence ring zero1; do
   FLEXION_PEER_COPIES=off check "float32: $layout through NCCL" train "$layout-nccl" 2 runtime.dtype=float32 ${layouts[$layout]}
   check "$layout: the same bits" same "$layout-float32" "$layout-nccl" 0 30
 done
-NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket check "over sockets" train sockets 2 runtime.dtype=float32
-check "over sockets the losses are the same" same one-float32 sockets 1e-5 30
+for layout in "" sequence ring; do
+  NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket check "over sockets: ${layout:-data}" train sockets 2 runtime.dtype=float32 \
+    ${layout:+${layouts[$layout]}}
+  check "${layout:-data}: over sockets the losses are the same" same one-float32 sockets 1e-5 30
+  rm -rf "$TMP/sockets"
+done
 
 seconds=3
 source "$here/signalled.bash"
