@@ -29,11 +29,10 @@ static void list_group(listing *list, const int *ranks, int count) {
   json_array_append_new(list->groups, group);
   if (list->full) return;
   list->full = have + used + sizeof " | ..." > sizeof list->line;
-  snprintf(list->line + have, sizeof list->line - have, "%s%.*s%s", have ? " | " : "",
-           !list->full ? LINE_BYTES
-           : have      ? 0
-                       : LINE_BYTES - (int)sizeof "...",
-           text, list->full ? "..." : "");
+  int shown = list->full ? LINE_BYTES - (int)sizeof "..." : LINE_BYTES;
+  if (list->full && have > 0) shown = 0;
+  snprintf(list->line + have, sizeof list->line - have, "%s%.*s%s", have ? " | " : "", shown, text,
+           list->full ? "..." : "");
 }
 
 static void tell(fx_doctor *doctor, json_t *all, const char *name, listing *list) {
