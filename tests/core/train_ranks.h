@@ -24,23 +24,36 @@ typedef struct run {
   char keys[2048]; /* more lines of YAML */
   const char *odd; /* NULL, or keys of the last rank alone */
   int64_t poison;  /* the iteration in which the last rank's gradient becomes NaN; -1: none */
+  int64_t first;   /* iteration of entry 0; those before are not kept */
   pthread_mutex_t mutex;
-  double loss[RUN_STEPS], squares[RUN_STEPS][RUN_PARAMS]; /* by iteration */
+  double loss[RUN_STEPS], squares[RUN_STEPS][RUN_PARAMS]; /* a loss that ranks see differently is NaN */
+  int observers[RUN_STEPS];
   char name[RUN_PARAMS][120];
   int64_t params, steps, skipped[8], consumed;
 } run;
+
+/* Index of a named gradient; r->params where there is none of that name. */
+static inline int64_t run_find(const run *r, const char *name) {
+  int64_t i = 0;
+  while (i < r->params && strcmp(r->name[i], name) != 0) i++;
+  return i;
+}
 
 /* Adds this rank's part of every named gradient's sum of squares. */
 static inline void run_observe(void *ctx, const fx_step_view *view) {
   run *r = ctx;
   const fx_params *p = view->params;
-  if (view->iteration >= RUN_STEPS || p->num_params > RUN_PARAMS) abort();
+  int64_t step = view->iteration - r->first;
+  if (step < 0) return;
+  if (step >= RUN_STEPS) abort();
   pthread_mutex_lock(&r->mutex);
-  r->params = p->num_params;
-  r->loss[view->iteration] = view->loss;
+  bool same = r->observers[step]++ == 0 || r->loss[step] == view->loss;
+  r->loss[step] = same ? view->loss : NAN;
   for (int64_t i = 0; i < p->num_params; i++) {
-    strcpy(r->name[i], p->param[i].name);
-    r->squares[view->iteration][i] += box_squares(p, &p->param[i]);
+    int64_t at = run_find(r, p->param[i].name);
+    if (at == RUN_PARAMS) abort();
+    if (at == r->params) strcpy(r->name[r->params++], p->param[i].name);
+    r->squares[step][at] += box_squares(p, &p->param[i]);
   }
   pthread_mutex_unlock(&r->mutex);
   if (view->iteration == r->poison && (!p->zero || p->zero_rank == p->zero_size - 1)) p->grad[7] = NAN;
@@ -70,23 +83,31 @@ static inline fx_status run_rank(fx_control *control, void *ctx) {
 static inline bool run_train(run *r) {
   pthread_mutex_init(&r->mutex, NULL);
   memset(r->squares, 0, sizeof r->squares);
+  memset(r->observers, 0, sizeof r->observers);
+  r->params = 0;
   fx_status status = fx_local_run(r->ranks, run_rank, r);
   pthread_mutex_destroy(&r->mutex);
   return CHECK_MSG(status == FX_OK, "%d ranks, %s: %s", r->ranks, r->keys, fx_error_text());
 }
 
-/* Losses within 1e-5, named norms within 1e-5 plus 1e-7 of the global norm: 1 is the tolerance. */
+/* Losses within 1e-5, named norms within 1e-5 plus 1e-7 of the global norm: 1 is the tolerance. Infinite
+ * where something is NaN, or a gradient is missing. */
 static inline double run_distance(const run *a, const run *b, int64_t steps) {
   double worst = 0;
+  if (a->params != b->params) return INFINITY;
   for (int64_t s = 0; s < steps; s++) {
-    double total = 0;
-    worst = fmax(worst, fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]) / 1e-5);
+    double total = 0, loss = fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]) / 1e-5;
+    if (isnan(loss)) return INFINITY;
+    worst = fmax(worst, loss);
     for (int64_t i = 0; i < a->params; i++) total += a->squares[s][i];
     for (int64_t i = 0; i < a->params; i++) {
-      double x = sqrt(a->squares[s][i]), y = sqrt(b->squares[s][i]);
-      worst = fmax(worst, fabs(x - y) / (1e-5 * x + 1e-7 * sqrt(total)));
+      int64_t other = run_find(b, a->name[i]);
+      if (other == b->params) return INFINITY;
+      double x = sqrt(a->squares[s][i]), y = sqrt(b->squares[s][other]);
+      double norm = fabs(x - y) / (1e-5 * x + 1e-7 * sqrt(total));
+      if (isnan(norm)) return INFINITY;
+      worst = fmax(worst, norm);
     }
-    if (isnan(worst)) return INFINITY;
   }
   return worst;
 }
