@@ -29,7 +29,10 @@ int main(int argc, char **argv) {
   snprintf(path, sizeof path, "%.1000s.%d", argv[1], control->rank);
   FILE *out = fopen(path, "w");
   if (!out) return 2;
-  fx_log log = {.stream = stderr, .level = FX_LOG_WARN, .rank = control->rank, .size = control->size};
+  fx_log log = {.stream = stderr,
+                .level = control->rank == 0 ? FX_LOG_INFO : FX_LOG_WARN,
+                .rank = control->rank,
+                .size = control->size};
   fx_job job = {.control = control, .log = &log, .on_gradients = write_squares, .ctx = out};
   fx_status status = fx_config_load(argv[2], (const char *const *)argv + 3, argc - 3, &config);
   if (status == FX_OK) status = fx_train(config, &job, &report);

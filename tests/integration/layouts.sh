@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # 1 to 4 ranks under real mpirun, data-parallel (with ZeRO 0, 1, 2), tensor-parallel, sharing sequences (ring and allgather),
 # and two of these at a time, from a trained checkpoint, with unequal numbers of valid targets: losses within 1e-5 at each of 20
-# steps, every named gradient's norm within 1e-5 plus 1e-7 of the global norm. Controls, so that the comparison could fail:
-# another mask moves the losses by 100 times the tolerance, and so does a missing reduction's worth of data (half a batch).
+# steps, every named gradient's norm within 1e-5 plus 1e-7 of the global norm. The norm that clips, which Adam's update nearly
+# hides, is that of all named gradients within 1e-6 and that of one rank within 1e-5. Each run says its layout. Controls, so
+# that the comparison could fail: another mask moves the losses by 100 times the tolerance, and so does a missing reduction's
+# worth of data (half a batch).
 source "$(dirname "$0")/setup.bash"
 here=$FX_SOURCE_DIR/tests/integration
 python3 "$here/corpus.py" "$TMP/corpus.txt" 400 5
@@ -15,7 +17,14 @@ steps() { # steps OUT RANKS overrides...: 20 steps from the checkpoint
   shift 2
   mpi "$ranks" "$FX_BUILD_DIR/tests/mpi_train" "$TMP/$out" "$here/tiny.yaml" "${data[@]}" checkpoint.resume="$TMP/start/step_00000200" \
     checkpoint.dir="$TMP/$out.dir" train.iters=220 train.eval_interval=0 parallel.bucket_elements=9000 \
-    optimizer.lr=1e-3 optimizer.min_lr=1e-4 "$@" # a rate at which rounding does not grow tenfold in 20 steps
+    optimizer.lr=1e-3 optimizer.min_lr=1e-4 "$@" > "$TMP/$out.log" 2>&1 || { tail -n 3 "$TMP/$out.log"; return 1; }
+} # at a rate at which rounding does not grow tenfold in 20 steps
+shape() { # RANKS overrides...: the layout as a run says it
+  local tp=1 cp=1 word
+  for word in "${@:2}"; do
+    case $word in parallel.tensor=*) tp=${word#*=} ;; parallel.context=*) cp=${word#*=} ;; esac
+  done
+  echo "tp:$tp cp:$cp dp:$(($1 / tp / cp))"
 }
 long=(train.seq_length=512 train.global_batch_size=4)
 # name, ranks, what it is compared with, overrides
@@ -53,6 +62,7 @@ while read -r name ranks base overrides; do
   [ -n "$name" ] || continue
   read -ra words <<< "$overrides"
   check "$name runs" steps "$name" "$ranks" "${words[@]}" < /dev/null
+  check "$name says its layout" grep -qE "\\| $(shape "$ranks" "${words[@]}")( zero:[12])? \\|" "$TMP/$name.log"
 done <<< "$layouts"
 printf '%s\n' "$layouts" > "$TMP/layouts"
 cat > "$TMP/compare.py" <<'P'
@@ -68,11 +78,16 @@ def load(name):
             for key, square in line["parts"]:
                 step["squares"][key] = step["squares"].get(key, 0.0) + square
     assert len(steps) == 20 and steps[0]["step"] == 200, (name, len(steps))
-    for step in steps:
+    rows = [json.loads(l) for l in open(f"{sys.argv[1]}/{name}.dir/metrics.jsonl")]
+    for step, row in zip(steps, rows, strict=True):
+        assert row["step"] == step["step"] + 1, (name, row)
         step["grads"] = {key: square ** 0.5 for key, square in step["squares"].items()}
+        step["norm"], total = row["grad_norm"], sum(step["squares"].values()) ** 0.5
+        assert abs(step["norm"] - total) <= 1e-6 * total, (name, step["step"], step["norm"], total)
     return steps
 def worst(other, base):
     loss = max(abs(a["loss"] - b["loss"]) / abs(a["loss"]) for a, b in zip(base, other))
+    norm = max(abs(a["norm"] - b["norm"]) / a["norm"] for a, b in zip(base, other))
     grad, where = 0.0, ""
     for a, b in zip(base, other):
         total = sum(v * v for v in a["grads"].values()) ** 0.5
@@ -80,7 +95,7 @@ def worst(other, base):
         for k, v in a["grads"].items():
             excess = abs(v - b["grads"][k]) / (1e-5 * v + 1e-7 * total)
             if excess > grad: grad, where = excess, f"{k} at step {a['step']}"
-    return loss, grad, where
+    return loss, norm, grad, where
 bad = compared = 0
 for line in open(f"{sys.argv[1]}/layouts"):
     words = line.split()
@@ -92,9 +107,9 @@ for line in open(f"{sys.argv[1]}/layouts"):
         print(f"control {name}: the first loss moves by {loss:.2e}")
         bad += loss < 1e-3
         continue
-    loss, grad, where = worst(load(name), load(base))
-    print(f"{name}: losses within {loss:.2e}, gradient norms at {grad:.3f} of the tolerance ({where})")
-    bad += loss > 1e-5 or grad > 1
+    loss, norm, grad, where = worst(load(name), load(base))
+    print(f"{name}: losses within {loss:.2e}, global norms {norm:.2e}, gradient norms at {grad:.3f} of the tolerance ({where})")
+    bad += loss > 1e-5 or norm > 1e-5 or grad > 1
 sys.exit(bad > 0 or compared < 26)
 P
 check "losses and gradients agree" python3 "$TMP/compare.py" "$TMP"
