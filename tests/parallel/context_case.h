@@ -5,7 +5,7 @@
 #ifndef FX_TESTS_PARALLEL_CONTEXT_CASE_H
 #define FX_TESTS_PARALLEL_CONTEXT_CASE_H
 
-#define FLEX_REFERENCE_T 1024
+#define FLEX_REFERENCE_T 1152
 #include "dynamo_rt/graph/autograd.h"
 #include "dynamo_rt/ops/input.h"
 #include "dynamo_rt/ops/linear.h"
