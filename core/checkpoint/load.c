@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening, checking and reading a step. Payload is streamed fragment by fragment in pieces of 4 MiB: each
- * piece is hashed and, when reading, copied into the regions that want some of it, so that memory does not
- * grow with the fragments of whoever wrote them. HDF5 is not involved. */
+/* Opening, checking and reading a step. A fragment is read by blocks of 4 MiB, each with its hash: those of
+ * which some region wants an element, and no other. What is hashed as a whole (by older versions) is streamed
+ * through the same buffer, so that memory does not grow with the fragments of whoever wrote them. HDF5 is not
+ * involved. */
 #include "core/checkpoint/checkpoint.h"
 
 #include <errno.h>
@@ -17,11 +18,10 @@
 #include "core/checkpoint/save.h"
 #include "dynamo_rt/base/memory.h"
 
-enum { PIECE_BYTES = 4 << 20 }; /* a multiple of every element size */
-
 struct fx_ckpt {
   char *path;
   fx_manifest manifest;
+  int64_t *bytes_read; /* accessed atomically; a pointer, since readers have a const fx_ckpt */
 };
 
 /* ---- the manifest and what it says ---- */
@@ -32,7 +32,8 @@ fx_status fx_ckpt_open(const char *step_path, fx_ckpt **out) {
   size_t bytes = 0;
   fx_status status;
   if (ckpt) ckpt->path = fx_strdup(step_path);
-  if (!ckpt || !ckpt->path || !name) {
+  if (ckpt) ckpt->bytes_read = calloc(1, sizeof *ckpt->bytes_read);
+  if (!ckpt || !ckpt->path || !ckpt->bytes_read || !name) {
     fx_error(FX_ERR_MEMORY, "out of host memory for %s", step_path);
     FX_TRY_GOTO(FX_ERR_MEMORY, close_ckpt);
   }
@@ -50,6 +51,7 @@ close_ckpt:
 void fx_ckpt_close(fx_ckpt *ckpt) {
   if (!ckpt) return;
   fx_manifest_fini(&ckpt->manifest);
+  free(ckpt->bytes_read);
   free(ckpt->path);
   free(ckpt);
 }
@@ -105,18 +107,55 @@ void fx_ckpt_shard_at(const fx_ckpt *ckpt, int64_t index, char name[32], int64_t
   *bytes = sum;
 }
 
+int64_t fx_ckpt_bytes_read(const fx_ckpt *ckpt) {
+  return __atomic_load_n(ckpt->bytes_read, __ATOMIC_RELAXED);
+}
+
 /* ---- reading fragments ---- */
 
 /* What is wanted: regions chained by the tensor they belong to. */
 typedef struct wants {
   const fx_ckpt_region *regions;
   const int64_t *next; /* region -> next region of the tensor, -1 */
-  int64_t first;       /* -1: nothing, only check the hash */
+  int64_t first;
+  bool everything; /* whether or not some region wants it: only to check the hashes */
 } wants;
 
-/* Copies elements [from, from + n) of the fragment, which lie at `piece`, into the region. Both are walked by
+/* The number of the first element of the fragment, from `from` on, that lies in the region; -1: none does. */
+static int64_t next_wanted(const fx_manifest_fragment *f, const fx_ckpt_region *region, int64_t from) {
+  int64_t low[FX_CKPT_DIMS], high[FX_CKPT_DIMS], at[FX_CKPT_DIMS], number = 0;
+  const int ndim = region->ndim;
+  int d = ndim;
+  while (--d >= 0) { /* the region and `from` by the fragment's coordinates */
+    int64_t shift = region->start[d] - f->start[d];
+    low[d] = fx_max_i64(shift, 0);
+    high[d] = fx_min_i64(shift + region->count[d], f->count[d]);
+    if (low[d] >= high[d]) return -1;
+    at[d] = from % f->count[d];
+    from /= f->count[d];
+  }
+  for (d = 0; d < ndim && at[d] >= low[d] && at[d] < high[d];) d++;
+  if (d < ndim && at[d] >= high[d]) { /* behind the region in this dimension: one on in one before */
+    while (--d >= 0 && at[d] + 1 >= high[d]) continue;
+    if (d < 0) return -1;
+    at[d++]++;
+  }
+  for (; d < ndim; d++) at[d] = low[d];
+  for (d = 0; d < ndim; d++) number = number * f->count[d] + at[d];
+  return number;
+}
+
+static bool is_wanted(const wants *want, const fx_manifest_fragment *f, int64_t from, int64_t n) {
+  for (int64_t r = want->first; r >= 0; r = want->next[r]) {
+    int64_t next = next_wanted(f, &want->regions[r], from);
+    if (next >= 0 && next < from + n) return true;
+  }
+  return want->everything;
+}
+
+/* Copies elements [from, from + n) of the fragment, which lie at `block`, into the region. Both are walked by
  * lines of the last dimension. */
-static void scatter(const fx_manifest_tensor *t, const fx_manifest_fragment *f, const char *piece,
+static void scatter(const fx_manifest_tensor *t, const fx_manifest_fragment *f, const char *block,
                     int64_t from, int64_t n, const fx_ckpt_region *region) {
   const int last = t->ndim - 1;
   const size_t size = fx_dtype_bytes(t->dtype);
@@ -139,13 +178,13 @@ static void scatter(const fx_manifest_tensor *t, const fx_manifest_fragment *f, 
     high = fx_min_i64(high, (last < 0 ? 1 : region->count[last]) - shift);
     if (low >= high) continue;
     memcpy((char *)region->data + (size_t)(target + low + shift) * size,
-           piece + (size_t)(line * width + low - from) * size, (size_t)(high - low) * size);
+           block + (size_t)(line * width + low - from) * size, (size_t)(high - low) * size);
   }
 }
 
-static fx_status read_piece(int fd, const char *path, char *piece, int64_t bytes, int64_t offset) {
+static fx_status read_block(int fd, const char *path, char *block, int64_t bytes, int64_t offset) {
   for (int64_t have = 0; have < bytes;) {
-    ssize_t got = pread(fd, piece + have, (size_t)(bytes - have), offset + have);
+    ssize_t got = pread(fd, block + have, (size_t)(bytes - have), offset + have);
     if (got > 0)
       have += got;
     else if (got == 0)
@@ -156,67 +195,70 @@ static fx_status read_piece(int fd, const char *path, char *piece, int64_t bytes
   return FX_OK;
 }
 
-static fx_status stream(int fd, const char *path, const fx_manifest_tensor *t, const fx_manifest_fragment *f,
-                        const wants *want, char *piece) {
-  const int64_t size = (int64_t)fx_dtype_bytes(t->dtype);
+/* from: the number of the first element that the hash is of */
+static fx_status does_not_match(const char *path, const fx_manifest_tensor *t, const fx_manifest_fragment *f,
+                                int64_t from) {
+  int64_t at[FX_CKPT_DIMS];
+  char place[96];
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    at[d] = f->start[d] + from % f->count[d];
+    from /= f->count[d];
+  }
+  fx_manifest_shape_text(t->ndim, at, place);
+  return fx_error(FX_ERR_CHECKPOINT,
+                  "%s: the part of %s at %s does not match its hash; the file is damaged or belongs to "
+                  "another step",
+                  path, t->path, place);
+}
+
+/* Bytes [from, from + bytes) of the fragment, which have one hash. */
+static fx_status read_hashed(const fx_ckpt *ckpt, int fd, const char *path, const fx_manifest_fragment *f,
+                             int64_t from, int64_t bytes, fx_hash128 hash, const wants *want, char *block) {
+  const fx_manifest_tensor *t = &ckpt->manifest.tensors[f->tensor];
+  const int64_t size = (int64_t)fx_dtype_bytes(t->dtype), end = from + bytes;
   fx_hasher *hasher = fx_hasher_create();
   fx_status status = hasher ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
-  for (int64_t at = 0; status == FX_OK && at < f->bytes; at += PIECE_BYTES) {
-    int64_t bytes = fx_min_i64(PIECE_BYTES, f->bytes - at);
-    status = read_piece(fd, path, piece, bytes, f->offset + at);
+  for (int64_t at = from, some; status == FX_OK && at < end; at += some) {
+    some = fx_min_i64(FX_MANIFEST_BLOCK_BYTES, end - at);
+    status = read_block(fd, path, block, some, f->offset + at);
     if (status != FX_OK) break;
-    fx_hasher_add(hasher, piece, (size_t)bytes);
+    __atomic_fetch_add(ckpt->bytes_read, some, __ATOMIC_RELAXED);
+    fx_hasher_add(hasher, block, (size_t)some);
     for (int64_t r = want->first; r >= 0; r = want->next[r])
-      scatter(t, f, piece, at / size, bytes / size, &want->regions[r]);
+      scatter(t, f, block, at / size, some / size, &want->regions[r]);
   }
   fx_hash128 got = {0, 0};
   if (status == FX_OK) got = fx_hasher_get(hasher);
   fx_hasher_destroy(hasher);
-  if (status == FX_OK && (got.low != f->hash.low || got.high != f->hash.high)) {
-    char start[96];
-    fx_manifest_shape_text(t->ndim, f->start, start);
-    status = fx_error(FX_ERR_CHECKPOINT,
-                      "%s: the part of %s at %s does not match its hash; the file is damaged or belongs to "
-                      "another step",
-                      path, t->path, start);
-  }
+  if (status == FX_OK && (got.low != hash.low || got.high != hash.high))
+    status = does_not_match(path, t, f, from / size);
   return status;
 }
 
+/* The file is opened only for what is wanted. */
 static fx_status read_fragment(const fx_ckpt *ckpt, const fx_manifest_fragment *f, const wants *want,
-                               char *piece) {
+                               char *block) {
+  const int64_t size = (int64_t)fx_dtype_bytes(ckpt->manifest.tensors[f->tensor].dtype);
+  const int64_t hashed = f->hashes > 1 ? FX_MANIFEST_BLOCK_BYTES : f->bytes;
   char file[FX_MANIFEST_SHARD_BYTES];
   fx_manifest_shard_name(f->shard, file);
   char *path = fx_strfmt("%s/%s", ckpt->path, file);
   if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
   fx_status status = FX_OK;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    status = fx_error(FX_ERR_CHECKPOINT, "%s cannot be opened: %s", path, strerror(errno));
-  else
-    status = stream(fd, path, &ckpt->manifest.tensors[f->tensor], f, want, piece);
+  int fd = -1;
+  for (int64_t h = 0; h < f->hashes && status == FX_OK; h++) {
+    int64_t from = h * hashed, bytes = fx_min_i64(hashed, f->bytes - from);
+    if (!is_wanted(want, f, from / size, bytes / size)) continue;
+    if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+      status = fx_error(FX_ERR_CHECKPOINT, "%s cannot be opened: %s", path, strerror(errno));
+    else
+      status =
+          read_hashed(ckpt, fd, path, f, from, bytes, ckpt->manifest.hashes[f->first_hash + h], want, block);
+  }
   if (fd >= 0) close(fd);
   free(path);
   return status;
-}
-
-static bool region_meets(const fx_ckpt_region *region, const fx_manifest_fragment *f) {
-  for (int d = 0; d < region->ndim; d++)
-    if (region->start[d] >= f->start[d] + f->count[d] || f->start[d] >= region->start[d] + region->count[d])
-      return false;
-  return true;
-}
-
-/* A fragment is read when some region meets it, and then serves all of the tensor's regions. */
-static fx_status read_tensor(const fx_ckpt *ckpt, const fx_manifest_tensor *t, const wants *want,
-                             char *piece) {
-  for (int64_t i = t->first; i < t->first + t->fragments; i++) {
-    const fx_manifest_fragment *f = &ckpt->manifest.fragments[i];
-    bool met = false;
-    for (int64_t r = want->first; r >= 0 && !met; r = want->next[r]) met = region_meets(&want->regions[r], f);
-    if (met) FX_TRY(read_fragment(ckpt, f, want, piece));
-  }
-  return FX_OK;
 }
 
 static fx_status check_region(const fx_ckpt *ckpt, const fx_ckpt_region *region, int64_t *tensor) {
@@ -244,11 +286,11 @@ static fx_status check_region(const fx_ckpt *ckpt, const fx_ckpt_region *region,
 fx_status fx_ckpt_read(const fx_ckpt *ckpt, const fx_ckpt_region *regions, int64_t n) {
   const fx_manifest *m = &ckpt->manifest;
   int64_t *head = NULL, *next = NULL, tensor = 0;
-  char *piece = NULL;
+  char *block = NULL;
   fx_status status;
   FX_TRY_GOTO(fx_calloc(&head, (size_t)m->n_tensors, sizeof *head), free_chains);
   FX_TRY_GOTO(fx_calloc(&next, (size_t)n, sizeof *next), free_chains);
-  FX_TRY_GOTO(fx_alloc_aligned(&piece, PIECE_BYTES), free_chains);
+  FX_TRY_GOTO(fx_alloc_aligned(&block, FX_MANIFEST_BLOCK_BYTES), free_chains);
   for (int64_t i = 0; i < m->n_tensors; i++) head[i] = -1;
   for (int64_t i = n - 1; i >= 0; i--) {
     FX_TRY_GOTO(check_region(ckpt, &regions[i], &tensor), free_chains);
@@ -257,14 +299,14 @@ fx_status fx_ckpt_read(const fx_ckpt *ckpt, const fx_ckpt_region *regions, int64
     next[i] = head[tensor];
     head[tensor] = i;
   }
-  for (int64_t i = 0; i < m->n_tensors; i++) {
-    wants want = {regions, next, head[i]};
-    if (head[i] >= 0) FX_TRY_GOTO(read_tensor(ckpt, &m->tensors[i], &want, piece), free_chains);
+  for (int64_t i = 0; i < m->n_fragments; i++) {
+    wants want = {regions, next, head[m->fragments[i].tensor], false};
+    FX_TRY_GOTO(read_fragment(ckpt, &m->fragments[i], &want, block), free_chains);
   }
 free_chains:
   free(head);
   free(next);
-  free(piece);
+  free(block);
   return status;
 }
 
@@ -287,18 +329,18 @@ static fx_status check_index(const fx_ckpt *ckpt) {
 }
 
 fx_status fx_ckpt_check(const fx_ckpt *ckpt, int64_t *bytes) {
-  const wants nothing = {NULL, NULL, -1};
+  const wants all = {NULL, NULL, -1, true};
   int64_t sum = 0;
-  char *piece = NULL;
+  char *block = NULL;
   FX_TRY(check_index(ckpt));
-  FX_TRY(fx_alloc_aligned(&piece, PIECE_BYTES));
+  FX_TRY(fx_alloc_aligned(&block, FX_MANIFEST_BLOCK_BYTES));
   fx_status status = FX_OK;
   for (int64_t i = 0; i < ckpt->manifest.n_fragments && status == FX_OK; i++) {
     const fx_manifest_fragment *f = &ckpt->manifest.fragments[i];
-    status = read_fragment(ckpt, f, &nothing, piece);
+    status = read_fragment(ckpt, f, &all, block);
     sum += f->bytes;
   }
-  free(piece);
+  free(block);
   if (status == FX_OK && bytes) *bytes = sum;
   return status;
 }

@@ -15,6 +15,7 @@ void fx_manifest_fini(fx_manifest *manifest) {
   for (int64_t i = 0; i < manifest->n_tensors; i++) free(manifest->tensors[i].path);
   free(manifest->tensors);
   free(manifest->fragments);
+  free(manifest->hashes);
   free(manifest->config);
   free(manifest->code_version);
   memset(manifest, 0, sizeof *manifest);
@@ -73,6 +74,10 @@ int64_t fx_manifest_elements(int ndim, const int64_t *count) {
   int64_t elements = 1;
   for (int i = 0; i < ndim; i++) elements *= count[i];
   return elements;
+}
+
+int64_t fx_manifest_blocks(int64_t bytes) {
+  return bytes / FX_MANIFEST_BLOCK_BYTES + (bytes % FX_MANIFEST_BLOCK_BYTES != 0);
 }
 
 /* ---- building ---- */
@@ -242,8 +247,18 @@ static void print_tensors(FILE *out, const fx_manifest *manifest) {
   fputs("],\n", out);
 }
 
+static void print_hashes(FILE *out, const fx_hash128 *hashes, int64_t n) {
+  char hex[33];
+  if (n > 1) fputs("[", out);
+  for (int64_t i = 0; i < n; i++) {
+    fx_hash128_hex(hashes[i], hex);
+    fprintf(out, "%s\"%s\"", i ? ", " : "", hex);
+  }
+  if (n > 1) fputs("]", out);
+}
+
 static void print_fragments(FILE *out, const fx_manifest *manifest) {
-  char start[96], count[96], file[FX_MANIFEST_SHARD_BYTES], hex[33];
+  char start[96], count[96], file[FX_MANIFEST_SHARD_BYTES];
   fputs("\"fragments\": [", out);
   for (int64_t i = 0; i < manifest->n_fragments; i++) {
     const fx_manifest_fragment *fragment = &manifest->fragments[i];
@@ -251,11 +266,12 @@ static void print_fragments(FILE *out, const fx_manifest *manifest) {
     fx_manifest_shape_text(tensor->ndim, fragment->start, start);
     fx_manifest_shape_text(tensor->ndim, fragment->count, count);
     fx_manifest_shard_name(fragment->shard, file);
-    fx_hash128_hex(fragment->hash, hex);
     fprintf(out,
             "%s\n{\"tensor\": \"%s\", \"start\": %s, \"count\": %s, \"file\": \"%s\", \"offset\": %" PRId64
-            ", \"bytes\": %" PRId64 ", \"xxh3_128\": \"%s\"}",
-            i ? "," : "", tensor->path, start, count, file, fragment->offset, fragment->bytes, hex);
+            ", \"bytes\": %" PRId64 ", \"xxh3_128\": ",
+            i ? "," : "", tensor->path, start, count, file, fragment->offset, fragment->bytes);
+    print_hashes(out, manifest->hashes + fragment->first_hash, fragment->hashes);
+    fputs("}", out);
   }
   fputs("]", out);
 }

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The manifest of a step: what is in it and where each piece lies. Private to core/checkpoint and its tests.
+/* The manifest of a step: what is in it and where each fragment lies. Private to core/checkpoint and its
+ * tests.
  *
  * On disk it is JSON with one tensor or fragment a line; its last member is the XXH3-128 of every byte before
  * the comma in front of it, so an edited or cut file is noticed before anything in it is believed:
  *
- *   {"format": "flexion-checkpoint", "version": 1, ..., "fragments": [...],
+ *   {"format": "flexion-checkpoint", "version": 2, ..., "fragments": [...],
  *   "manifest_xxh3_128": "<32 hex digits>"}
+ *
+ * A fragment's "xxh3_128" is one hash, of all its bytes, or since version 2 an array: one a block of 4 MiB
+ * (the last may be shorter), so that a reader can leave out the blocks that it does not need.
  *
  * Invariants of a manifest in memory (fx_manifest_finish and fx_manifest_parse establish them): tensors are
  * sorted by path, fragments by (tensor, start); every tensor is covered exactly once by its fragments; no
@@ -20,7 +24,12 @@
 extern "C" {
 #endif
 
-enum { FX_MANIFEST_VERSION = 1, FX_MANIFEST_SHARD_BYTES = 32, FX_MANIFEST_DATASET_BYTES = 352 };
+enum {
+  FX_MANIFEST_VERSION = 2, /* written; 1 is read, too */
+  FX_MANIFEST_SHARD_BYTES = 32,
+  FX_MANIFEST_DATASET_BYTES = 352,
+  FX_MANIFEST_BLOCK_BYTES = 4 << 20 /* a multiple of every element size */
+};
 
 typedef struct fx_manifest_tensor {
   char *path; /* owned */
@@ -36,7 +45,7 @@ typedef struct fx_manifest_fragment {
   int64_t start[FX_CKPT_DIMS], count[FX_CKPT_DIMS];
   int64_t shard; /* number in the file's name */
   int64_t offset, bytes;
-  fx_hash128 hash;
+  int64_t first_hash, hashes; /* its range of the manifest's: one of the whole, or one a block */
 } fx_manifest_fragment;
 
 typedef struct fx_manifest {
@@ -49,6 +58,8 @@ typedef struct fx_manifest {
   int64_t n_tensors, tensors_room;
   fx_manifest_fragment *fragments; /* owned */
   int64_t n_fragments, fragments_room;
+  fx_hash128 *hashes; /* owned */
+  int64_t n_hashes, hashes_room;
 } fx_manifest;
 
 void fx_manifest_fini(fx_manifest *manifest);
@@ -58,6 +69,8 @@ const char *fx_manifest_box_fault(const char *path, fx_dtype dtype, int ndim, co
                                   const int64_t *start, const int64_t *count);
 /* Elements of a box known to be in order. */
 int64_t fx_manifest_elements(int ndim, const int64_t *count);
+/* Blocks of a fragment. */
+int64_t fx_manifest_blocks(int64_t bytes);
 
 /* Building: any order; a tensor is added once a fragment, and must look the same each time. Errors are
  * FX_ERR_CHECKPOINT. */

@@ -65,17 +65,32 @@ static fx_status get_copy(const reader *r, const json_t *object, const char *key
   return *out ? FX_OK : fx_error(FX_ERR_MEMORY, "out of host memory for %s", r->name);
 }
 
-static fx_status get_hash(const reader *r, const json_t *object, const char *key, fx_hash128 *out) {
-  const char *text = "";
+static fx_status read_hash(const reader *r, const char *key, const json_t *value, fx_hash128 *out) {
+  const char *text = json_string_value(value);
   uint64_t word[2] = {0, 0};
-  FX_TRY(get_text(r, object, key, &text));
-  if (strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
+  if (!text || json_string_length(value) != 32 || strspn(text, "0123456789abcdef") != 32)
     return fault(r, key, "32 lower-case hexadecimal digits");
   for (int i = 0; i < 32; i++) {
     uint64_t digit = (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
     word[i / 16] = word[i / 16] << 4 | digit;
   }
   *out = (fx_hash128){.high = word[0], .low = word[1]};
+  return FX_OK;
+}
+
+/* Of the fragment's bytes: a text is the hash of all of them, an array has one a block. */
+static fx_status get_hashes(const reader *r, const json_t *object, fx_manifest_fragment *fragment,
+                            fx_manifest *m) {
+  static const char key[] = "xxh3_128";
+  const json_t *value = json_object_get(object, key);
+  const bool blocks = json_is_array(value);
+  fragment->first_hash = m->n_hashes;
+  fragment->hashes = blocks ? (int64_t)json_array_size(value) : 1;
+  if (blocks && fragment->hashes != fx_manifest_blocks(fragment->bytes))
+    return fault(r, key, "a hash for each 4 MiB of the fragment");
+  FX_TRY(fx_grow(&m->hashes, &m->hashes_room, m->n_hashes + fragment->hashes, sizeof *m->hashes));
+  for (int64_t i = 0; i < fragment->hashes; i++)
+    FX_TRY(read_hash(r, key, blocks ? json_array_get(value, (size_t)i) : value, &m->hashes[m->n_hashes++]));
   return FX_OK;
 }
 
@@ -158,7 +173,6 @@ static fx_status parse_fragment(reader *r, const json_t *object, fx_manifest *m)
   if (!m->has_shard[fragment.shard]) return fault(r, "file", "one of the shards");
   FX_TRY(get_i64(r, object, "offset", &fragment.offset));
   FX_TRY(get_i64(r, object, "bytes", &fragment.bytes));
-  FX_TRY(get_hash(r, object, "xxh3_128", &fragment.hash));
   const char *wrong =
       fx_manifest_box_fault(path, tensor->dtype, ndim, tensor->dim, fragment.start, fragment.count);
   if (wrong) return fx_error(FX_ERR_CHECKPOINT, "%s: %s: tensor \"%s\" %s", r->name, r->place, path, wrong);
@@ -168,6 +182,7 @@ static fx_status parse_fragment(reader *r, const json_t *object, fx_manifest *m)
     return fault(r, "bytes", "count times the size of the dtype");
   if (__builtin_add_overflow(fragment.offset, fragment.bytes, &end))
     return fault(r, "offset", "a place within a file");
+  FX_TRY(get_hashes(r, object, &fragment, m));
   FX_TRY(fx_manifest_add_fragment(m, &fragment));
   m->fragments[m->n_fragments - 1].tensor = index;
   return FX_OK;
@@ -206,9 +221,9 @@ static fx_status parse_root(reader *r, const json_t *root, fx_manifest *m) {
   FX_TRY(get_object(r, root, 11));
   FX_TRY(get_exact(r, root, "format", "flexion-checkpoint"));
   FX_TRY(get_i64(r, root, "version", &version));
-  if (version != FX_MANIFEST_VERSION)
+  if (version < 1 || version > FX_MANIFEST_VERSION)
     return fx_error(FX_ERR_CHECKPOINT,
-                    "%s: format version %" PRId64 " is not known (this flexion reads version %d); use the "
+                    "%s: format version %" PRId64 " is not known (this flexion reads 1 to %d); use the "
                     "flexion that wrote it",
                     r->name, version, FX_MANIFEST_VERSION);
   FX_TRY(get_copy(r, root, "code_version", &m->code_version));
@@ -218,7 +233,7 @@ static fx_status parse_root(reader *r, const json_t *root, fx_manifest *m) {
   snprintf(r->place, sizeof r->place, "index");
   FX_TRY(get_object(r, index, 2));
   FX_TRY(get_exact(r, index, "file", "index.h5"));
-  FX_TRY(get_hash(r, index, "xxh3_128", &m->index_hash));
+  FX_TRY(read_hash(r, "xxh3_128", json_object_get(index, "xxh3_128"), &m->index_hash));
   r->place[0] = '\0';
   FX_TRY(parse_shards(r, root, m));
   FX_TRY(parse_list(r, root, "tensors", m, parse_tensor));

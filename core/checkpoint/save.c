@@ -52,6 +52,8 @@ struct fx_ckpt_writer {
   int percent; /* of the writing thread's time, accessed atomically; 100: as fast as it goes */
   fx_ckpt_piece *pieces;
   int64_t n;
+  fx_hash128 *hashes; /* of the blocks of this rank's pieces, piece after piece */
+  int64_t n_hashes;
   char *wires;          /* all ranks': a wire_head and its wire_pieces each */
   int64_t *wires_at;    /* [size + 1] */
   fx_manifest manifest; /* rank 0's; a fragment's offset is the piece's number until it is known */
@@ -114,6 +116,8 @@ static fx_status check_state(const fx_ckpt_state *s) {
 static fx_status prepare(save_job *job, const fx_ckpt_region *regions, int64_t n, int replica_rank,
                          int replica_size) {
   FX_TRY(fx_ckpt_share(regions, n, replica_rank, replica_size, &job->pieces, &job->n));
+  for (int64_t i = 0; i < job->n; i++) job->n_hashes += fx_manifest_blocks(job->pieces[i].bytes);
+  FX_TRY(fx_calloc(&job->hashes, (size_t)job->n_hashes, sizeof *job->hashes));
   if (job->rank != 0) return FX_OK;
   if (!fx_files_remove_tree(job->tmp))
     return fx_error(FX_ERR_IO, "%s is left from an earlier save and cannot be deleted: %s", job->tmp,
@@ -168,6 +172,9 @@ static fx_status collect(save_job *job) {
       int64_t elements = fx_manifest_elements(wire.ndim, wire.count);
       if (elements == 0) continue;
       fragment.bytes = elements * (int64_t)fx_dtype_bytes((fx_dtype)wire.dtype);
+      fragment.first_hash = m->n_hashes;
+      fragment.hashes = fx_manifest_blocks(fragment.bytes);
+      m->n_hashes += fragment.hashes; /* their order is that of all ranks' hashes */
       FX_TRY(fx_manifest_add_fragment(m, &fragment));
       if (!m->has_shard[fragment.shard]) m->n_shards++;
       m->has_shard[fragment.shard] = true;
@@ -260,14 +267,16 @@ static void pace(const save_job *job, int64_t begin_ns) {
   nanosleep(&pause, NULL);
 }
 
-/* Hashes each chunk while it is in the cache. buffer [CHUNK_BYTES]: for pieces that are not contiguous. */
-static fx_status write_piece(const save_job *job, int fd, const char *path, fx_ckpt_piece *piece,
-                             char *buffer) {
+/* The block that begins at byte `done` of the piece. Hashes each chunk while it is in the cache. buffer
+ * [CHUNK_BYTES]: for pieces that are not contiguous. */
+static fx_status write_block(const save_job *job, int fd, const char *path, const fx_ckpt_piece *piece,
+                             int64_t done, char *buffer, fx_hash128 *hash) {
+  const int64_t end = fx_min_i64(done + FX_MANIFEST_BLOCK_BYTES, piece->bytes);
   fx_hasher *hasher = fx_hasher_create();
   if (!hasher) return fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
   fx_status status = FX_OK;
-  for (int64_t done = 0; done < piece->bytes && status == FX_OK;) {
-    int64_t chunk = fx_min_i64(CHUNK_BYTES, piece->bytes - done), began = fx_now_ns();
+  while (done < end && status == FX_OK) {
+    int64_t chunk = fx_min_i64(CHUNK_BYTES, end - done), began = fx_now_ns();
     const char *data = piece->data + done;
     if (piece->line_bytes < piece->bytes) {
       fx_ckpt_piece_copy(piece, done, chunk, buffer);
@@ -282,7 +291,7 @@ static fx_status write_piece(const save_job *job, int fd, const char *path, fx_c
       status = write_failed(path);
     }
   }
-  if (status == FX_OK) piece->hash = fx_hasher_get(hasher);
+  if (status == FX_OK) *hash = fx_hasher_get(hasher);
   fx_hasher_destroy(hasher);
   return status;
 }
@@ -293,12 +302,14 @@ static fx_status write_pieces(save_job *job) {
   if (bytes == 0) return FX_OK;
   char *path = shard_path(job, shard_of(job, job->rank));
   char *buffer = NULL;
+  fx_hash128 *hash = job->hashes;
   if (!path) return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
   fx_status status = fx_alloc_aligned(&buffer, CHUNK_BYTES);
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 && status == FX_OK) status = write_failed(path);
-  for (int64_t i = 0; i < job->n && status == FX_OK; i++)
-    if (job->pieces[i].bytes > 0) status = write_piece(job, fd, path, &job->pieces[i], buffer);
+  for (int64_t i = 0; i < job->n; i++)
+    for (int64_t at = 0; at < job->pieces[i].bytes && status == FX_OK; at += FX_MANIFEST_BLOCK_BYTES)
+      status = write_block(job, fd, path, &job->pieces[i], at, buffer, hash++);
   if (status == FX_OK && fsync(fd) != 0) status = write_failed(path);
   if (fd >= 0 && close(fd) != 0 && status == FX_OK) status = write_failed(path);
   free(buffer);
@@ -306,21 +317,17 @@ static fx_status write_pieces(save_job *job) {
   return status;
 }
 
-/* *all: the hashes of all pieces, rank after rank. */
-static fx_status gather_hashes(const save_job *job, fx_hash128 **all) {
-  fx_hash128 *mine = NULL;
+/* Into the manifest, rank after rank. */
+static fx_status gather_hashes(save_job *job) {
   int64_t *at = NULL;
   char *bytes = NULL;
-  fx_status status = agree(job, fx_calloc(&mine, (size_t)job->n, sizeof *mine));
-  for (int64_t i = 0; i < job->n && status == FX_OK; i++) mine[i] = job->pieces[i].hash;
-  if (status == FX_OK) status = gather(job, mine, job->n * (int64_t)sizeof *mine, &bytes, &at);
-  free(mine);
+  fx_status status = gather(job, job->hashes, job->n_hashes * (int64_t)sizeof *job->hashes, &bytes, &at);
   free(at);
   if (status != FX_OK) {
     free(bytes);
     return status;
   }
-  *all = (fx_hash128 *)(void *)bytes;
+  job->manifest.hashes = (fx_hash128 *)(void *)bytes; /* malloc'ed, so aligned */
   return FX_OK;
 }
 
@@ -385,17 +392,13 @@ static fx_status write_beside(const save_job *job, const char *name, const void 
   return status;
 }
 
-static fx_status finish(save_job *job, const int64_t *offsets, const fx_hash128 *hashes) {
+static fx_status finish(save_job *job, const int64_t *offsets) {
   fx_manifest *m = &job->manifest;
   void *image = NULL;
   char *text = NULL;
   size_t image_bytes = 0, text_bytes = 0;
   fx_status status = FX_OK;
-  for (int64_t i = 0; i < m->n_fragments; i++) {
-    int64_t number = m->fragments[i].offset;
-    m->fragments[i].offset = offsets[number];
-    m->fragments[i].hash = hashes[number];
-  }
+  for (int64_t i = 0; i < m->n_fragments; i++) m->fragments[i].offset = offsets[m->fragments[i].offset];
   m->state = job->state;
   m->config = fx_strdup(job->config_text);
   m->code_version = fx_strdup(FX_VERSION);
@@ -419,6 +422,7 @@ static void destroy(save_job *job) {
   free(job->wires);
   free(job->wires_at);
   free(job->pieces);
+  free(job->hashes);
   free(job->offsets);
   free(job->regions);
   free(job->config_text);
@@ -504,11 +508,9 @@ static void report(const save_job *job, const fx_log *log) {
 
 fx_status fx_ckpt_save_commit(fx_ckpt_writer *job, fx_status written, int keep, const fx_log *log,
                               char **out_path) {
-  fx_hash128 *hashes = NULL;
   fx_status status = agree(job, written);
-  if (status == FX_OK) status = gather_hashes(job, &hashes);
-  if (status == FX_OK) status = agree(job, job->rank == 0 ? finish(job, job->offsets, hashes) : FX_OK);
-  free(hashes);
+  if (status == FX_OK) status = gather_hashes(job);
+  if (status == FX_OK) status = agree(job, job->rank == 0 ? finish(job, job->offsets) : FX_OK);
   if (status != FX_OK) {
     give_up(job);
     return status;

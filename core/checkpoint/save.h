@@ -21,7 +21,6 @@ typedef struct fx_ckpt_piece {
   int64_t line_bytes, line_pitch;
   int64_t bytes;
   int64_t offset; /* in the shard, once it is laid out */
-  fx_hash128 hash;
 } fx_ckpt_piece;
 
 /* Copies bytes [from, from + bytes) of a piece, as if it were contiguous. */

@@ -227,9 +227,9 @@ static void strict_manifest(void) {
     const char *after, *from, *to, *says;
   } rows[] = {
       {"", "\"flexion-checkpoint\"", "\"other\"", "format: expected flexion-checkpoint"},
-      {"", "\"version\": 1", "\"version\": 2", "format version 2 is not known"},
-      {"", "\"version\": 1", "\"version\": 1.0", "version: expected an integer"},
-      {"", "\"version\": 1", "\"version\": 1, \"more\": 2", "expected an object of 11 members"},
+      {"", "\"version\": 2", "\"version\": 3", "format version 3 is not known"},
+      {"", "\"version\": 2", "\"version\": 2.0", "version: expected an integer"},
+      {"", "\"version\": 2", "\"version\": 2, \"more\": 2", "expected an object of 11 members"},
       {"", "\"step\": 2", "\"step\": -2", "step: expected an integer that is not negative"},
       {"", "\"step\": 2", "\"step\": 99999999999999999999", "manifest.json:4:"},
       {"", "\"step\": 2", "\"step\": 2, \"step\": 2", "duplicate"},
