@@ -129,17 +129,20 @@ int64_t fx_ckpt_bytes_read(const fx_ckpt *ckpt);
 
 /* Checks index.h5 and every fragment against the manifest. *bytes: payload that was checked; may be NULL. */
 fx_status fx_ckpt_check(const fx_ckpt *ckpt, int64_t *bytes);
+/* The share of one of `size` ranks, which together check everything: every size-th block. */
+fx_status fx_ckpt_check_share(const fx_ckpt *ckpt, int rank, int size);
 /* The same for a path: opens it, too. */
 fx_status fx_ckpt_verify(const char *step_path, int64_t *bytes);
 
-/* What `checkpoint.resume` asks for, opened and verified; called by one rank, which tells the others
- * fx_ckpt_path. *out NULL (and FX_OK) is a fresh start.
- *   "none": always a fresh start
- *   "auto": the step that fx_ckpt_find names, or else the one before it, ...; each bad one is warned about
- *           and renamed to step_N.bad. No step at all: a fresh start. Steps, but no good one
- *           (those put aside earlier count): FX_ERR_CHECKPOINT
- *   a path: that step (or checkpoint directory); anything wrong is FX_ERR_CHECKPOINT, nothing is renamed */
-fx_status fx_ckpt_resume(const char *dir, const char *mode, const fx_log *log, fx_ckpt **out);
+/* What `checkpoint.resume` asks for, opened and verified. Collective over `control` (NULL: this process
+ * alone): rank 0 looks for the steps, each rank checks its share of one, and all leave with the same outcome
+ * and an fx_ckpt of their own. *out NULL (and FX_OK) is a fresh start. "none": always a fresh start "auto":
+ * the step that fx_ckpt_find names, or else the one before it, ...; each bad one is warned about and renamed
+ * to step_N.bad. No step at all: a fresh start. Steps, but no good one (those put aside earlier count):
+ * FX_ERR_CHECKPOINT a path: that step (or checkpoint directory); anything wrong is FX_ERR_CHECKPOINT, nothing
+ * is renamed */
+fx_status fx_ckpt_resume(fx_control *control, const char *dir, const char *mode, const fx_log *log,
+                         fx_ckpt **out);
 
 /* Deletes the directories step_N.tmp with N up to the complete step that `latest` names: what a crash left of
  * a pruned or replaced step. Nothing else, and nothing without such a step. Called by one rank, while nobody

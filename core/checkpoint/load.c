@@ -118,7 +118,7 @@ typedef struct wants {
   const fx_ckpt_region *regions;
   const int64_t *next; /* region -> next region of the tensor, -1 */
   int64_t first;
-  bool everything; /* whether or not some region wants it: only to check the hashes */
+  int rank, size; /* size > 0: every size-th hash, from the rank-th on, only to check it */
 } wants;
 
 /* The number of the first element of the fragment, from `from` on, that lies in the region; -1: none does. */
@@ -145,12 +145,15 @@ static int64_t next_wanted(const fx_manifest_fragment *f, const fx_ckpt_region *
   return number;
 }
 
-static bool is_wanted(const wants *want, const fx_manifest_fragment *f, int64_t from, int64_t n) {
+/* hash: its number in the manifest; it is of the fragment's elements [from, from + n) */
+static bool is_wanted(const wants *want, const fx_manifest_fragment *f, int64_t hash, int64_t from,
+                      int64_t n) {
+  if (want->size > 0) return hash % want->size == want->rank;
   for (int64_t r = want->first; r >= 0; r = want->next[r]) {
     int64_t next = next_wanted(f, &want->regions[r], from);
     if (next >= 0 && next < from + n) return true;
   }
-  return want->everything;
+  return false;
 }
 
 /* Copies elements [from, from + n) of the fragment, which lie at `block`, into the region. Both are walked by
@@ -248,7 +251,7 @@ static fx_status read_fragment(const fx_ckpt *ckpt, const fx_manifest_fragment *
   int fd = -1;
   for (int64_t h = 0; h < f->hashes && status == FX_OK; h++) {
     int64_t from = h * hashed, bytes = fx_min_i64(hashed, f->bytes - from);
-    if (!is_wanted(want, f, from / size, bytes / size)) continue;
+    if (!is_wanted(want, f, f->first_hash + h, from / size, bytes / size)) continue;
     if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
       status = fx_error(FX_ERR_CHECKPOINT, "%s cannot be opened: %s", path, strerror(errno));
@@ -300,7 +303,7 @@ fx_status fx_ckpt_read(const fx_ckpt *ckpt, const fx_ckpt_region *regions, int64
     head[tensor] = i;
   }
   for (int64_t i = 0; i < m->n_fragments; i++) {
-    wants want = {regions, next, head[m->fragments[i].tensor], false};
+    wants want = {regions, next, head[m->fragments[i].tensor], 0, 0};
     FX_TRY_GOTO(read_fragment(ckpt, &m->fragments[i], &want, block), free_chains);
   }
 free_chains:
@@ -328,21 +331,24 @@ static fx_status check_index(const fx_ckpt *ckpt) {
   return status;
 }
 
-fx_status fx_ckpt_check(const fx_ckpt *ckpt, int64_t *bytes) {
-  const wants all = {NULL, NULL, -1, true};
-  int64_t sum = 0;
+fx_status fx_ckpt_check_share(const fx_ckpt *ckpt, int rank, int size) {
+  const fx_manifest *m = &ckpt->manifest;
+  const wants share = {NULL, NULL, -1, rank, size};
   char *block = NULL;
-  FX_TRY(check_index(ckpt));
+  if (rank == 0) FX_TRY(check_index(ckpt));
   FX_TRY(fx_alloc_aligned(&block, FX_MANIFEST_BLOCK_BYTES));
   fx_status status = FX_OK;
-  for (int64_t i = 0; i < ckpt->manifest.n_fragments && status == FX_OK; i++) {
-    const fx_manifest_fragment *f = &ckpt->manifest.fragments[i];
-    status = read_fragment(ckpt, f, &all, block);
-    sum += f->bytes;
-  }
+  for (int64_t i = 0; i < m->n_fragments && status == FX_OK; i++)
+    status = read_fragment(ckpt, &m->fragments[i], &share, block);
   free(block);
-  if (status == FX_OK && bytes) *bytes = sum;
   return status;
+}
+
+fx_status fx_ckpt_check(const fx_ckpt *ckpt, int64_t *bytes) {
+  int64_t before = fx_ckpt_bytes_read(ckpt);
+  FX_TRY(fx_ckpt_check_share(ckpt, 0, 1));
+  if (bytes) *bytes = fx_ckpt_bytes_read(ckpt) - before;
+  return FX_OK;
 }
 
 fx_status fx_ckpt_verify(const char *step_path, int64_t *bytes) {

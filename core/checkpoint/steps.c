@@ -15,6 +15,8 @@
 
 #include "dynamo_rt/base/memory.h"
 
+enum { WAIT_MS = 30 * 60 * 1000 }; /* for ranks that check their shares */
+
 static fx_status no_memory(void) {
   return fx_error(FX_ERR_MEMORY, "out of host memory for a path");
 }
@@ -218,24 +220,13 @@ fx_status fx_ckpt_find(const char *dir_or_step, char **out) {
   return FX_OK;
 }
 
-static fx_status open_checked(const char *path, fx_ckpt **out) {
-  fx_ckpt *ckpt = NULL;
-  FX_TRY(fx_ckpt_open(path, &ckpt));
-  fx_status status = fx_ckpt_check(ckpt, NULL);
-  if (status != FX_OK) {
-    fx_ckpt_close(ckpt);
-    return status;
-  }
-  *out = ckpt;
-  return FX_OK;
-}
+/* ---- resuming ---- */
 
-static void reject(const char *dir, int64_t step, const fx_log *log) {
-  char *from = step_path(dir, step, ""), *to = step_path(dir, step, ".bad");
+static void reject(const char *path, const fx_log *log) {
+  char *to = fx_strfmt("%s.bad", path);
   fx_warn(log, "%s; trying the step before, and renaming this one to %s", fx_error_text(), to ? to : ".bad");
-  if (from && to && fx_files_exist(to)) fx_files_remove_tree(to);
-  if (!from || !to || rename(from, to) != 0) fx_warn(log, "that renaming failed: %s", strerror(errno));
-  free(from);
+  if (to && fx_files_exist(to)) fx_files_remove_tree(to);
+  if (!to || rename(path, to) != 0) fx_warn(log, "that renaming failed: %s", strerror(errno));
   free(to);
 }
 
@@ -254,45 +245,34 @@ static bool has_rejected(const char *dir) {
   return found;
 }
 
+/* Adds a path and its NUL. */
+static fx_status add_path(char **paths, int64_t *room, int64_t *bytes, const char *path) {
+  int64_t length = (int64_t)strlen(path) + 1;
+  FX_TRY(fx_grow(paths, room, *bytes + length, 1));
+  memcpy(*paths + *bytes, path, (size_t)length);
+  *bytes += length;
+  return FX_OK;
+}
+
 /* From the step that `latest` names downwards; newer ones, which it disowns, come last. */
-static fx_status resume_auto(const char *dir, const fx_log *log, fx_ckpt **out) {
-  int64_t *steps = NULL, count = 0, first = 0;
-  fx_ckpt *good = NULL;
+static fx_status all_steps(const char *dir, char **paths, int64_t *bytes) {
+  int64_t *steps = NULL, count = 0, first = 0, room = 0;
   fx_status status = FX_OK;
   FX_TRY(fx_steps_list(dir, &steps, &count));
   int64_t latest = fx_steps_latest(dir);
   for (int64_t i = 0; i < count; i++)
     if (steps[i] == latest && fx_steps_is_complete(dir, latest)) first = i;
-  for (int64_t i = 0; i < count && !good && status == FX_OK; i++) {
-    int64_t step = steps[(first + i) % count];
-    char *path = step_path(dir, step, "");
-    if (!path) status = no_memory();
-    if (status == FX_OK) status = open_checked(path, &good);
+  for (int64_t i = 0; i < count && status == FX_OK; i++) {
+    char *path = step_path(dir, steps[(first + i) % count], "");
+    status = path ? add_path(paths, &room, bytes, path) : no_memory();
     free(path);
-    if (status != FX_ERR_CHECKPOINT) continue; /* found, or a failure that says nothing about the step */
-    reject(dir, step, log);
-    status = FX_OK;
   }
   free(steps);
-  if (status != FX_OK) return status;
-  if (!good && has_rejected(dir))
-    return fx_error(
-        FX_ERR_CHECKPOINT,
-        "%s: none of its steps is good (they are kept as step_N.bad); set checkpoint.resume: none, "
-        "or delete them, to start afresh",
-        dir);
-  if (!good && count > 0)
-    return fx_error(FX_ERR_CHECKPOINT, "%s: none of its steps is good, and they cannot be put aside", dir);
-  *out = good;
-  return FX_OK;
+  return status;
 }
 
-fx_status fx_ckpt_resume(const char *dir, const char *mode, const fx_log *log, fx_ckpt **out) {
-  if (strcmp(mode, "none") == 0) {
-    *out = NULL;
-    return FX_OK;
-  }
-  if (strcmp(mode, "auto") == 0) return resume_auto(dir, log, out);
+static fx_status one_step(const char *mode, char **paths, int64_t *bytes) {
+  int64_t room = 0;
   char *path = NULL;
   FX_TRY(fx_ckpt_find(mode, &path));
   if (!path)
@@ -300,7 +280,87 @@ fx_status fx_ckpt_resume(const char *dir, const char *mode, const fx_log *log, f
                     "checkpoint.resume: there is no complete step at %s; expected a step_N directory, or one "
                     "that holds some",
                     mode);
-  fx_status status = open_checked(path, out);
+  fx_status status = add_path(paths, &room, bytes, path);
   free(path);
+  return status;
+}
+
+static fx_status agree(fx_control *control, fx_status mine) {
+  return control ? fx_control_agree_status(control, mine, WAIT_MS) : mine;
+}
+
+/* Rank 0's paths take the place of everybody's. */
+static fx_status share_paths(fx_control *control, char **paths, int64_t *bytes) {
+  int64_t *offsets = NULL;
+  char *all = NULL;
+  if (!control) return FX_OK;
+  FX_TRY(agree(control, fx_calloc(&offsets, (size_t)control->size + 1, sizeof *offsets)));
+  fx_status status = fx_control_all_gather(control, *paths, *bytes, &all, offsets, WAIT_MS);
+  if (status == FX_OK) {
+    free(*paths);
+    *paths = all;
+    *bytes = offsets[control->size];
+  }
+  free(offsets);
+  return status;
+}
+
+static fx_status open_checked(fx_control *control, const char *path, fx_ckpt **out) {
+  fx_ckpt *ckpt = NULL;
+  fx_status status = fx_ckpt_open(path, &ckpt);
+  if (status == FX_OK)
+    status = fx_ckpt_check_share(ckpt, control ? control->rank : 0, control ? control->size : 1);
+  status = agree(control, status);
+  if (status != FX_OK) {
+    fx_ckpt_close(ckpt);
+    return status;
+  }
+  *out = ckpt;
+  return FX_OK;
+}
+
+/* The first good one of the paths. bad_aside: rank 0 renames those before it. */
+static fx_status first_good(fx_control *control, const char *paths, int64_t bytes, bool bad_aside,
+                            const fx_log *log, fx_ckpt **out) {
+  for (const char *path = paths; path < paths + bytes; path += strlen(path) + 1) {
+    fx_status status = open_checked(control, path, out);
+    if (!bad_aside || status != FX_ERR_CHECKPOINT) /* found, or a failure that says nothing about the step */
+      return status;
+    if (!control || control->rank == 0) reject(path, log);
+  }
+  return FX_OK;
+}
+
+static fx_status none_good(const char *dir, bool some) {
+  if (has_rejected(dir))
+    return fx_error(
+        FX_ERR_CHECKPOINT,
+        "%s: none of its steps is good (they are kept as step_N.bad); set checkpoint.resume: none, "
+        "or delete them, to start afresh",
+        dir);
+  if (some)
+    return fx_error(FX_ERR_CHECKPOINT, "%s: none of its steps is good, and they cannot be put aside", dir);
+  return FX_OK;
+}
+
+fx_status fx_ckpt_resume(fx_control *control, const char *dir, const char *mode, const fx_log *log,
+                         fx_ckpt **out) {
+  const bool first = !control || control->rank == 0, automatic = strcmp(mode, "auto") == 0;
+  fx_ckpt *good = NULL;
+  char *paths = NULL;
+  int64_t bytes = 0;
+  fx_status status = FX_OK;
+  if (strcmp(mode, "none") == 0) {
+    *out = NULL;
+    return FX_OK;
+  }
+  if (first) status = automatic ? all_steps(dir, &paths, &bytes) : one_step(mode, &paths, &bytes);
+  FX_TRY_GOTO(agree(control, status), free_paths);
+  FX_TRY_GOTO(share_paths(control, &paths, &bytes), free_paths);
+  FX_TRY_GOTO(first_good(control, paths, bytes, automatic, log, &good), free_paths);
+  if (!good) FX_TRY_GOTO(agree(control, first ? none_good(dir, bytes > 0) : FX_OK), free_paths);
+  *out = good;
+free_paths:
+  free(paths);
   return status;
 }

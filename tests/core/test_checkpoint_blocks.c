@@ -296,6 +296,66 @@ static void older_manifests_load(void) {
   fx_manifest_fini(&m);
 }
 
+/* ---- checking together ---- */
+
+enum { CHECKERS = 3 };
+
+typedef struct resumption {
+  const char *dir, *mode;
+  fx_status status[CHECKERS];
+  int64_t bytes[CHECKERS];
+  char path[CHECKERS][600], text[CHECKERS][2048];
+} resumption;
+
+static void resume_rank(fx_control *control, void *context) {
+  resumption *r = context;
+  const int rank = control->rank;
+  fx_ckpt *ckpt = NULL;
+  fx_error_clear();
+  r->status[rank] = fx_ckpt_resume(control, r->dir, r->mode, NULL, &ckpt);
+  r->bytes[rank] = ckpt ? fx_ckpt_bytes_read(ckpt) : -1;
+  snprintf(r->path[rank], sizeof r->path[rank], "%s", ckpt ? fx_ckpt_path(ckpt) : "");
+  snprintf(r->text[rank], sizeof r->text[rank], "%s", fx_error_text());
+  fx_ckpt_close(ckpt);
+}
+
+/* path: of the step that all have then, each having read its share of it; NULL: all fail. noticed: the rank
+ * that all have a sentence of, -1: nobody. */
+static void resume_together(resumption *r, const char *path, int noticed) {
+  char says[16];
+  snprintf(says, sizeof says, "rank %d: ", noticed);
+  run_ranks(CHECKERS, resume_rank, r);
+  for (int rank = 0; rank < CHECKERS; rank++) {
+    int64_t share = (BLOCKS - rank + CHECKERS - 1) / CHECKERS * (int64_t)BLOCK;
+    if ((BLOCKS - 1) % CHECKERS == rank) share -= BLOCKS * (int64_t)BLOCK - BYTES;
+    CHECK_STATUS(r->status[rank], path ? FX_OK : FX_ERR_CHECKPOINT);
+    CHECK_STR(r->path[rank], path ? path : "");
+    CHECK_INT(r->bytes[rank], path ? share : -1);
+    if (noticed >= 0) CHECK_HAS(r->text[rank], says);
+    if (noticed >= 0) CHECK_HAS(r->text[rank], "does not match its hash");
+  }
+}
+
+/* Whichever block is damaged, a rank notices, and all go back together to the step before. */
+static void ranks_check_shares(void) {
+  char first[500], second[500];
+  snprintf(first, sizeof first, "%s", save_big("shares", 1));
+  snprintf(second, sizeof second, "%.*s2", (int)strlen(first) - 1, first);
+  resumption any = {.dir = sub_dir("shares"), .mode = "auto"}, this = {.dir = any.dir, .mode = second};
+  resume_together(&any, first, -1);
+  CHECK_INT(shell("cp -r '%s' '%s'", first, second), 0);
+  fx_temp_file(any.dir, "latest", "step_00000002\n");
+  resume_together(&any, second, -1);
+  for (int b = 0; b < BLOCKS; b++) {
+    flip_payload(second, b * (int64_t)BLOCK + 9);
+    resume_together(&this, NULL, b % CHECKERS);
+    resume_together(&any, first, b % CHECKERS);
+    CHECK_INT(shell("mv '%s.bad' '%s'", second, second), 0);
+    flip_payload(second, b * (int64_t)BLOCK + 9); /* as it was */
+  }
+  resume_together(&this, second, -1);
+}
+
 static const fx_test g_tests[] = {
     {"a quarter of the rows, a quarter of the blocks", rows_need_their_blocks},
     {"columns", columns_need_theirs},
@@ -305,5 +365,6 @@ static const fx_test g_tests[] = {
     {"arrays of hashes that are wrong", wrong_arrays},
     {"damage, wanted or not", damage_is_named_where_it_is},
     {"manifests without blocks", older_manifests_load},
+    {"ranks share the checking", ranks_check_shares},
 };
 FX_TEST_MAIN("core/checkpoint_blocks", g_tests)

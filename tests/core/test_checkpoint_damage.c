@@ -160,9 +160,9 @@ static void damages(void) {
     CHECK_HAS(fx_error_text(), g_damages[i].file);
     CHECK_HAS(fx_error_text(), g_damages[i].says);
     CHECK_STATUS(load_step(step), g_damages[i].loads ? FX_OK : FX_ERR_CHECKPOINT);
-    CHECK_STATUS(fx_ckpt_resume(dir, step, NULL, &ckpt), FX_ERR_CHECKPOINT);
+    CHECK_STATUS(fx_ckpt_resume(NULL, dir, step, NULL, &ckpt), FX_ERR_CHECKPOINT);
     CHECK_MSG(there_is(dir, "step_00000002"), "%s: an explicit path was renamed", g_damages[i].name);
-    if (!CHECK_OK(fx_ckpt_resume(dir, "auto", NULL, &ckpt)) || !CHECK(ckpt != NULL)) continue;
+    if (!CHECK_OK(fx_ckpt_resume(NULL, dir, "auto", NULL, &ckpt)) || !CHECK(ckpt != NULL)) continue;
     CHECK_INT(fx_ckpt_state_get(ckpt)->step, 1);
     check_table(ckpt, CUT_ROWS, 2, SALT + 1);
     fx_ckpt_close(ckpt);
@@ -176,21 +176,22 @@ static void resume(void) {
   char step[500], text[4096] = "";
   FILE *stream = fmemopen(text, sizeof text, "w");
   fx_log log = {stream, FX_LOG_INFO, 0, 1};
-  CHECK_OK(fx_ckpt_resume(dir, "none", NULL, &ckpt));
+  CHECK_OK(fx_ckpt_resume(NULL, dir, "none", NULL, &ckpt));
   CHECK(ckpt == NULL);
-  CHECK_OK(fx_ckpt_resume(sub_dir("nothing-here"), "auto", NULL, &ckpt));
+  CHECK_OK(fx_ckpt_resume(NULL, sub_dir("nothing-here"), "auto", NULL, &ckpt));
   CHECK(ckpt == NULL);
-  CHECK_STATUS(fx_ckpt_resume(dir, sub_dir("nothing-here"), NULL, &ckpt), FX_ERR_CHECKPOINT);
+  CHECK_STATUS(fx_ckpt_resume(NULL, dir, sub_dir("nothing-here"), NULL, &ckpt), FX_ERR_CHECKPOINT);
   CHECK_HAS(fx_error_text(), "no complete step at");
-  if (CHECK_OK(fx_ckpt_resume(sub_dir("x"), dir, NULL, &ckpt))) CHECK_INT(fx_ckpt_state_get(ckpt)->step, 2);
+  if (CHECK_OK(fx_ckpt_resume(NULL, sub_dir("x"), dir, NULL, &ckpt)))
+    CHECK_INT(fx_ckpt_state_get(ckpt)->step, 2);
   fx_ckpt_close(ckpt);
   fx_temp_file(dir, "latest", "step_00000001\n"); /* someone goes back on purpose */
-  if (CHECK_OK(fx_ckpt_resume(dir, "auto", NULL, &ckpt))) CHECK_INT(fx_ckpt_state_get(ckpt)->step, 1);
+  if (CHECK_OK(fx_ckpt_resume(NULL, dir, "auto", NULL, &ckpt))) CHECK_INT(fx_ckpt_state_get(ckpt)->step, 1);
   fx_ckpt_close(ckpt);
   ckpt = NULL;
   snprintf(step, sizeof step, "%s/step_00000001", dir);
   flip_payload(step);
-  if (CHECK_OK(fx_ckpt_resume(dir, "auto", &log, &ckpt))) CHECK_INT(fx_ckpt_state_get(ckpt)->step, 2);
+  if (CHECK_OK(fx_ckpt_resume(NULL, dir, "auto", &log, &ckpt))) CHECK_INT(fx_ckpt_state_get(ckpt)->step, 2);
   fx_ckpt_close(ckpt);
   ckpt = NULL;
   CHECK_HAS(text, "warning: ");
@@ -200,7 +201,7 @@ static void resume(void) {
   flip_payload(step);
   for (int again = 0; again < 2;
        again++) { /* the second time nothing but .bad is left: still no fresh start */
-    CHECK_STATUS(fx_ckpt_resume(dir, "auto", NULL, &ckpt), FX_ERR_CHECKPOINT);
+    CHECK_STATUS(fx_ckpt_resume(NULL, dir, "auto", NULL, &ckpt), FX_ERR_CHECKPOINT);
     CHECK_HAS(fx_error_text(), "none of its steps is good");
   }
   CHECK(ckpt == NULL);

@@ -243,7 +243,7 @@ static bool step_holds(const char *dir, int64_t step, uint64_t salt, uint64_t or
 /* What resume: auto takes; 0 when it fails. */
 static int64_t resumed(const char *dir, uint64_t salt, uint64_t or_salt) {
   fx_ckpt *ckpt = NULL;
-  if (fx_ckpt_resume(dir, "auto", NULL, &ckpt) != FX_OK || !ckpt) return 0;
+  if (fx_ckpt_resume(NULL, dir, "auto", NULL, &ckpt) != FX_OK || !ckpt) return 0;
   int64_t step = fx_ckpt_state_get(ckpt)->step;
   if (wrong_in(ckpt, salt) != 0 && wrong_in(ckpt, or_salt) != 0) step = 0;
   fx_ckpt_close(ckpt);
