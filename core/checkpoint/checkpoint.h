@@ -119,10 +119,10 @@ int64_t fx_ckpt_shard_count(const fx_ckpt *ckpt);
 void fx_ckpt_shard_at(const fx_ckpt *ckpt, int64_t index, char name[32], int64_t *bytes);
 
 /* Fills every region's data, whatever the layout that wrote it. Not collective: each rank reads what it
- * needs. That is the blocks of 4 MiB of a fragment in which some region has an element; each is read whole
- * and checked against its hash (before version 2 of the manifest a fragment has one hash, and is read whole).
- * On failure the regions' contents are undefined. FX_ERR_CHECKPOINT: a tensor is missing, or its shape or
- * dtype differs, or a file is damaged. */
+ * needs. That is the blocks (of 64 KiB to 4 MiB) of a fragment in which some region has an element; each is
+ * read whole and checked against its hash (before version 2 of the manifest a fragment has one hash, and is
+ * read whole). On failure the regions' contents are undefined. FX_ERR_CHECKPOINT: a tensor is missing, or its
+ * shape or dtype differs, or a file is damaged. */
 fx_status fx_ckpt_read(const fx_ckpt *ckpt, const fx_ckpt_region *regions, int64_t n);
 /* Bytes of payload that reading and checking took from the shards so far. */
 int64_t fx_ckpt_bytes_read(const fx_ckpt *ckpt);

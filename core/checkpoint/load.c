@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening, checking and reading a step. A fragment is read by blocks of 4 MiB, each with its hash: those of
- * which some region wants an element, and no other. What is hashed as a whole (by older versions) is streamed
+/* Opening, checking and reading a step. A fragment is read by blocks, each with its hash: those of which some
+ * region wants an element, and no other. What is hashed as a whole (by older versions) is streamed
  * through the same buffer, so that memory does not grow with the fragments of whoever wrote them. HDF5 is not
  * involved. */
 #include "core/checkpoint/checkpoint.h"
@@ -242,7 +242,7 @@ static fx_status read_hashed(const fx_ckpt *ckpt, int fd, const char *path, cons
 static fx_status read_fragment(const fx_ckpt *ckpt, const fx_manifest_fragment *f, const wants *want,
                                char *block) {
   const int64_t size = (int64_t)fx_dtype_bytes(ckpt->manifest.tensors[f->tensor].dtype);
-  const int64_t hashed = f->hashes > 1 ? FX_MANIFEST_BLOCK_BYTES : f->bytes;
+  const int64_t hashed = f->hashes > 1 ? fx_manifest_block_bytes(f->bytes) : f->bytes;
   char file[FX_MANIFEST_SHARD_BYTES];
   fx_manifest_shard_name(f->shard, file);
   char *path = fx_strfmt("%s/%s", ckpt->path, file);

@@ -76,8 +76,15 @@ int64_t fx_manifest_elements(int ndim, const int64_t *count) {
   return elements;
 }
 
+int64_t fx_manifest_block_bytes(int64_t bytes) {
+  int64_t block = 64 << 10;
+  while (block < FX_MANIFEST_BLOCK_BYTES && 32 * block < bytes) block *= 2;
+  return block;
+}
+
 int64_t fx_manifest_blocks(int64_t bytes) {
-  return bytes / FX_MANIFEST_BLOCK_BYTES + (bytes % FX_MANIFEST_BLOCK_BYTES != 0);
+  int64_t block = fx_manifest_block_bytes(bytes);
+  return bytes / block + (bytes % block != 0);
 }
 
 /* ---- building ---- */

@@ -8,8 +8,9 @@
  *   {"format": "flexion-checkpoint", "version": 2, ..., "fragments": [...],
  *   "manifest_xxh3_128": "<32 hex digits>"}
  *
- * A fragment's "xxh3_128" is one hash, of all its bytes, or since version 2 an array: one a block of 4 MiB
- * (the last may be shorter), so that a reader can leave out the blocks that it does not need.
+ * A fragment's "xxh3_128" is one hash, of all its bytes, or since version 2 an array: one a block (of
+ * fx_manifest_block_bytes, the last may be shorter), so that a reader can leave out the blocks that it does
+ * not need.
  *
  * Invariants of a manifest in memory (fx_manifest_finish and fx_manifest_parse establish them): tensors are
  * sorted by path, fragments by (tensor, start); every tensor is covered exactly once by its fragments; no
@@ -28,7 +29,7 @@ enum {
   FX_MANIFEST_VERSION = 2, /* written; 1 is read, too */
   FX_MANIFEST_SHARD_BYTES = 32,
   FX_MANIFEST_DATASET_BYTES = 352,
-  FX_MANIFEST_BLOCK_BYTES = 4 << 20 /* a multiple of every element size */
+  FX_MANIFEST_BLOCK_BYTES = 4 << 20 /* at most */
 };
 
 typedef struct fx_manifest_tensor {
@@ -69,7 +70,10 @@ const char *fx_manifest_box_fault(const char *path, fx_dtype dtype, int ndim, co
                                   const int64_t *start, const int64_t *count);
 /* Elements of a box known to be in order. */
 int64_t fx_manifest_elements(int ndim, const int64_t *count);
-/* Blocks of a fragment. */
+/* Of a fragment of so many bytes: the size of its blocks and their number. A power of two from 64 KiB to 4
+ * MiB, with at most 32 blocks where that is possible: fine enough for eight ranks to share a matrix, and few
+ * hashes. */
+int64_t fx_manifest_block_bytes(int64_t bytes);
 int64_t fx_manifest_blocks(int64_t bytes);
 
 /* Building: any order; a tensor is added once a fragment, and must look the same each time. Errors are

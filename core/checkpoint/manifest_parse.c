@@ -87,7 +87,7 @@ static fx_status get_hashes(const reader *r, const json_t *object, fx_manifest_f
   fragment->first_hash = m->n_hashes;
   fragment->hashes = blocks ? (int64_t)json_array_size(value) : 1;
   if (blocks && fragment->hashes != fx_manifest_blocks(fragment->bytes))
-    return fault(r, key, "a hash for each 4 MiB of the fragment");
+    return fault(r, key, "a hash for each block of the fragment");
   FX_TRY(fx_grow(&m->hashes, &m->hashes_room, m->n_hashes + fragment->hashes, sizeof *m->hashes));
   for (int64_t i = 0; i < fragment->hashes; i++)
     FX_TRY(read_hash(r, key, blocks ? json_array_get(value, (size_t)i) : value, &m->hashes[m->n_hashes++]));

@@ -271,7 +271,7 @@ static void pace(const save_job *job, int64_t begin_ns) {
  * [CHUNK_BYTES]: for pieces that are not contiguous. */
 static fx_status write_block(const save_job *job, int fd, const char *path, const fx_ckpt_piece *piece,
                              int64_t done, char *buffer, fx_hash128 *hash) {
-  const int64_t end = fx_min_i64(done + FX_MANIFEST_BLOCK_BYTES, piece->bytes);
+  const int64_t end = fx_min_i64(done + fx_manifest_block_bytes(piece->bytes), piece->bytes);
   fx_hasher *hasher = fx_hasher_create();
   if (!hasher) return fx_error(FX_ERR_MEMORY, "out of host memory for a hash");
   fx_status status = FX_OK;
@@ -307,9 +307,12 @@ static fx_status write_pieces(save_job *job) {
   fx_status status = fx_alloc_aligned(&buffer, CHUNK_BYTES);
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 && status == FX_OK) status = write_failed(path);
-  for (int64_t i = 0; i < job->n; i++)
-    for (int64_t at = 0; at < job->pieces[i].bytes && status == FX_OK; at += FX_MANIFEST_BLOCK_BYTES)
-      status = write_block(job, fd, path, &job->pieces[i], at, buffer, hash++);
+  for (int64_t i = 0; i < job->n; i++) {
+    const fx_ckpt_piece *piece = &job->pieces[i];
+    const int64_t block = fx_manifest_block_bytes(piece->bytes);
+    for (int64_t at = 0; at < piece->bytes && status == FX_OK; at += block)
+      status = write_block(job, fd, path, piece, at, buffer, hash++);
+  }
   if (status == FX_OK && fsync(fd) != 0) status = write_failed(path);
   if (fd >= 0 && close(fd) != 0 && status == FX_OK) status = write_failed(path);
   free(buffer);

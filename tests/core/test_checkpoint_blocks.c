@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader takes from a checkpoint the blocks of 4 MiB that it needs and no other: counted against the blocks
+/* A reader takes from a checkpoint the blocks that it needs and no other: counted against the blocks
  * that a region's lines meet, with damage inside and outside of them, and from manifests of before there were
  * blocks. */
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include "dynamo_rt/base/philox.h"
 #include "tests/core/checkpoint_ranks.h"
 
-enum { ROWS = 4000, COLUMNS = 2500, ELEMENTS = ROWS * COLUMNS, BLOCK = 4 << 20, QUARTERS = 4 };
-enum { BYTES = 4 * ELEMENTS, BLOCKS = (BYTES + BLOCK - 1) / BLOCK }; /* 10 blocks, the last one short */
+enum { ROWS = 4000, COLUMNS = 2500, ELEMENTS = ROWS * COLUMNS, BLOCK = 2 << 20, QUARTERS = 4 };
+enum { BYTES = 4 * ELEMENTS, BLOCKS = (BYTES + BLOCK - 1) / BLOCK }; /* 20, the last one short */
 static const char g_name[] = "/model/big";
 
 /* ---- a tensor whose elements are their own numbers ---- */
@@ -115,7 +115,7 @@ static void columns_need_theirs(void) {
   CHECK_OK(fx_ckpt_save(NULL, sub_dir("columns"), &state, "", &wide, 1, 0, 1, 0, NULL, NULL));
   free(wide.data);
   part = box_of(2, (int64_t[]){4, WIDE}, (int64_t[]){0, 1100000}, (int64_t[]){4, 1000});
-  CHECK_OK(read_box(step, part, &bytes)); /* bytes 4.4, 14.4, 24.4 and 34.4 million: blocks 1, 3, 5 and 8 */
+  CHECK_OK(read_box(step, part, &bytes)); /* bytes 4.4, 14.4, 24.4 and 34.4 million: blocks 2, 6, 11 and 16 */
   CHECK_INT(bytes, 4 * BLOCK);
 }
 
@@ -196,6 +196,15 @@ static bool same(fx_hash128 a, fx_hash128 b) {
 }
 
 static void a_hash_a_block(void) {
+  static const struct {
+    int64_t bytes, block, blocks;
+  } rows[] = {{0, 64 << 10, 0},         {1, 64 << 10, 1},         {65537, 64 << 10, 2},
+              {2 << 20, 64 << 10, 32},  {2097153, 128 << 10, 17}, {128 << 20, 4 << 20, 32},
+              {134217729, 4 << 20, 33}, {BYTES, BLOCK, BLOCKS}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_INT(fx_manifest_block_bytes(rows[i].bytes), rows[i].block);
+    CHECK_INT(fx_manifest_blocks(rows[i].bytes), rows[i].blocks);
+  }
   const char *step = save_big("hashes", 1);
   fx_manifest m = manifest_of(step);
   if (!CHECK_INT(m.n_fragments, 1) || !CHECK_INT(m.fragments[0].hashes, BLOCKS)) return;
@@ -236,8 +245,8 @@ static void wrong_arrays(void) {
     int64_t hashes; /* that are printed; the edit of the text comes after */
     const char *from, *to, *says;
   } rows[] = {
-      {BLOCKS - 1, "\"xxh3_128\": [", "\"xxh3_128\": [", "expected a hash for each 4 MiB of the fragment"},
-      {BLOCKS, "\"xxh3_128\": [", "\"xxh3_128\": [7, ", "expected a hash for each 4 MiB of the fragment"},
+      {BLOCKS - 1, "\"xxh3_128\": [", "\"xxh3_128\": [", "expected a hash for each block of the fragment"},
+      {BLOCKS, "\"xxh3_128\": [", "\"xxh3_128\": [7, ", "expected a hash for each block of the fragment"},
       {BLOCKS - 1, "\"xxh3_128\": [", "\"xxh3_128\": [7, ", "expected 32 lower-case hexadecimal digits"},
       {BLOCKS, "\"xxh3_128\": [\"", "\"xxh3_128\": [\"0", "expected 32 lower-case hexadecimal digits"},
       {BLOCKS, "\"version\": 2", "\"version\": 0", "format version 0 is not known"},
@@ -264,13 +273,13 @@ static void damage_is_named_where_it_is(void) {
   int64_t bytes = 0;
   flip_payload(step, 5 * (int64_t)BLOCK + 7);
   CHECK_OK(read_box(step, rows_of(0, ROWS / 4), &bytes));
-  CHECK_OK(read_box(step, rows_of(3 * ROWS / 4, ROWS / 4), &bytes));
+  CHECK_OK(read_box(step, rows_of(ROWS / 2, ROWS / 2), &bytes));
   for (int i = 0; i < 2; i++) {
     fx_error_clear();
-    CHECK_STATUS(i ? fx_ckpt_verify(step, NULL) : read_box(step, rows_of(ROWS / 2, ROWS / 4), &bytes),
+    CHECK_STATUS(i ? fx_ckpt_verify(step, NULL) : read_box(step, rows_of(ROWS / 4, ROWS / 4), &bytes),
                  FX_ERR_CHECKPOINT);
     CHECK_HAS(fx_error_text(),
-              "shard_00000.h5: the part of /model/big at [2097, 380] does not match its hash");
+              "shard_00000.h5: the part of /model/big at [1048, 1440] does not match its hash");
   }
 }
 
