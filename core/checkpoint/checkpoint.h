@@ -136,11 +136,12 @@ fx_status fx_ckpt_verify(const char *step_path, int64_t *bytes);
 
 /* What `checkpoint.resume` asks for, opened and verified. Collective over `control` (NULL: this process
  * alone): rank 0 looks for the steps, each rank checks its share of one, and all leave with the same outcome
- * and an fx_ckpt of their own. *out NULL (and FX_OK) is a fresh start. "none": always a fresh start "auto":
- * the step that fx_ckpt_find names, or else the one before it, ...; each bad one is warned about and renamed
- * to step_N.bad. No step at all: a fresh start. Steps, but no good one (those put aside earlier count):
- * FX_ERR_CHECKPOINT a path: that step (or checkpoint directory); anything wrong is FX_ERR_CHECKPOINT, nothing
- * is renamed */
+ * and an fx_ckpt of their own. *out NULL (and FX_OK) is a fresh start.
+ * - "none": always a fresh start
+ * - "auto": the step that fx_ckpt_find names, or else the one before it, ...; each bad one is warned about
+ *   and renamed to step_N.bad. No step at all: a fresh start. Steps, but no good one (those put aside earlier
+ *   count): FX_ERR_CHECKPOINT
+ * - a path: that step (or checkpoint directory); anything wrong is FX_ERR_CHECKPOINT, nothing is renamed */
 fx_status fx_ckpt_resume(fx_control *control, const char *dir, const char *mode, const fx_log *log,
                          fx_ckpt **out);
 
