@@ -33,6 +33,10 @@ int fx_test_main(const char *suite, const fx_test *tests, int count) {
   return failed ? 1 : 0;
 }
 
+double fx_worse(double a, double b) {
+  return isnan(a) || isnan(b) ? INFINITY : fmax(a, b);
+}
+
 void fx_test_slice(int *index, int *of) {
   const char *text = getenv("FX_SLICE");
   bool read = text && sscanf(text, "%d/%d", index, of) == 2; // NOLINT: checked

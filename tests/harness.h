@@ -35,6 +35,9 @@ bool fx_check(bool held, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 bool fx_check_status(fx_status got, fx_status expected, const char *file, int line, const char *expr);
 
+/* The larger one; a NaN is larger than all, so that no maximum hides it. */
+double fx_worse(double a, double b);
+
 /* Which cases of a long suite to run: those numbered index, index + of, ..., from FX_SLICE=index/of; without
  * it all (0/1). */
 void fx_test_slice(int *index, int *of);

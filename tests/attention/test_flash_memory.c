@@ -70,7 +70,7 @@ static int child(void) {
   attention_case c = case_create((attention_spec){"sliding_window", 1, T, T, 1, 1, D, WINDOW, true, false});
   case_run(&c, 2, FX_ISA_AUTO);
   double worst = 0;
-  for (int q = 0; q < T; q += 1021) worst = fmax(worst, row_error(&c, q));
+  for (int q = 0; q < T; q += 1021) worst = fx_worse(worst, row_error(&c, q));
   double dv = dv_error(&c);
   printf("[out off by %.2g, dv by %.2g] ", worst, dv);
   fflush(stdout);

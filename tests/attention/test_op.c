@@ -135,7 +135,7 @@ static double lse_error(const float *got, const double *want) {
   for (int i = 0; i < B * H; i++)
     for (int q = 0; q < TPAD; q++) {
       double w = q < T ? want[i * TPAD + q] : -INFINITY, x = got[i * TPAD + q];
-      worst = fmax(worst, isinf(w) ? (x == w ? 0 : INFINITY) : fabs(x - w));
+      worst = fx_worse(worst, isinf(w) ? (x == w ? 0 : INFINITY) : fabs(x - w));
     }
   return worst;
 }

@@ -130,7 +130,7 @@ static bool train(const char *name, int ranks, const char *from, int to, const c
 
 static double worst_loss(const curve *a, const curve *b) {
   double worst = 0;
-  for (int s = 0; s < STEPS; s++) worst = fmax(worst, fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]));
+  for (int s = 0; s < STEPS; s++) worst = fx_worse(worst, fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]));
   return worst;
 }
 
@@ -141,7 +141,8 @@ static double worst_norm(const curve *a, const curve *b) {
     double whole = 0;
     for (int64_t i = 0; i < a->tensors; i++) whole += a->norm[s][i] * a->norm[s][i];
     for (int64_t i = 0; i < a->tensors; i++)
-      worst = fmax(worst, fabs(a->norm[s][i] - b->norm[s][i]) / (1e-5 * a->norm[s][i] + 1e-7 * sqrt(whole)));
+      worst =
+          fx_worse(worst, fabs(a->norm[s][i] - b->norm[s][i]) / (1e-5 * a->norm[s][i] + 1e-7 * sqrt(whole)));
   }
   return worst;
 }

@@ -134,8 +134,8 @@ static void check_packing(const char *yaml, const char *leaky_yaml) {
         sample alone[B] = {piece_alone(&packed[b], begin, end), packed[1 - b]};
         evaluate(&f, alone, nll_alone);
         for (int t = begin; t < end; t++)
-          worst = fmax(worst, fabs((double)nll[b * T + t] - (double)nll_alone[t - begin]) /
-                                  fmax(1, (double)nll_alone[t - begin]));
+          worst = fx_worse(worst, fabs((double)nll[b * T + t] - (double)nll_alone[t - begin]) /
+                                      fmax(1, (double)nll_alone[t - begin]));
         pieces++;
         lengths_seen |= (end - begin == 1) | (end - begin == 2) << 1 | (end - begin == 127) << 2 |
                         (end - begin == 129) << 3;

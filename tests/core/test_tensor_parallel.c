@@ -139,7 +139,7 @@ static void compare(const char *what, const trace *a, const trace *b) {
   if (!CHECK_INT(b->steps, a->steps) || !CHECK_INT(b->names, a->names)) return;
   for (int s = 0; s < a->steps; s++) {
     double total = 0;
-    loss = fmax(loss, fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]));
+    loss = fx_worse(loss, fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]));
     for (int i = 0; i < a->names; i++) total += a->square[i][s];
     for (int i = 0; i < a->names; i++) {
       int other = 0;
@@ -147,7 +147,8 @@ static void compare(const char *what, const trace *a, const trace *b) {
       if (!CHECK_MSG(other < b->names, "%s: no gradient of %s", what, a->name[i])) return;
       double want = sqrt(a->square[i][s]), got = sqrt(b->square[other][s]);
       double excess = fabs(want - got) / (1e-5 * want + 1e-7 * sqrt(total));
-      if (!(excess <= grad)) grad = excess, where = a->name[i];
+      if (!(excess <= grad)) where = a->name[i];
+      grad = fx_worse(grad, excess);
     }
   }
   CHECK_MSG(loss <= 1e-5, "%s: losses differ by %g", what, loss);

@@ -224,7 +224,7 @@ static void named_scores(void) {
       for (int kv = 0; kv <= q; kv++) {
         point at = {0.7 * q - 1.3 * kv, (q + kv) % 4, q, kv};
         double want = rows[i].score(at.score, at.h, q, kv), got = value_at(v->pool, v->score, &at);
-        worst = fmax(worst, fabs(got - want) / (1 + fabs(want)));
+        worst = fx_worse(worst, fabs(got - want) / (1 + fabs(want)));
         CHECK(v->score_fault == FX_EX_NONE || value_at(v->pool, v->score_fault, &at) == 0);
       }
     CHECK_MSG(worst < 1e-5, "%s: off by %g", rows[i].yaml, worst);

@@ -97,16 +97,14 @@ static inline double run_distance(const run *a, const run *b, int64_t steps) {
   if (a->params != b->params) return INFINITY;
   for (int64_t s = 0; s < steps; s++) {
     double total = 0, loss = fabs(a->loss[s] - b->loss[s]) / fabs(a->loss[s]) / 1e-5;
-    if (isnan(loss)) return INFINITY;
-    worst = fmax(worst, loss);
+    worst = fx_worse(worst, loss);
     for (int64_t i = 0; i < a->params; i++) total += a->squares[s][i];
     for (int64_t i = 0; i < a->params; i++) {
       int64_t other = run_find(b, a->name[i]);
       if (other == b->params) return INFINITY;
       double x = sqrt(a->squares[s][i]), y = sqrt(b->squares[s][other]);
       double norm = fabs(x - y) / (1e-5 * x + 1e-7 * sqrt(total));
-      if (isnan(norm)) return INFINITY;
-      worst = fmax(worst, norm);
+      worst = fx_worse(worst, norm);
     }
   }
   return worst;

@@ -20,7 +20,7 @@ static void vector_math_against_libm(void) {
   double worst_exp = 0, worst_tanh = 0, worst_phi = 0, worst_sigmoid = 0;
   for (int i = -900000; i <= 900000; i++) {
     float x = (float)i * 1e-4f;
-    if (x > -87.3f && x < 88.7f) worst_exp = fmax(worst_exp, ulps(fx_vexp(x), exp((double)x)));
+    if (x > -87.3f && x < 88.7f) worst_exp = fx_worse(worst_exp, ulps(fx_vexp(x), exp((double)x)));
     worst_tanh = fmax(worst_tanh, fabs((double)fx_vtanh(x) - tanh((double)x)));
     worst_sigmoid = fmax(worst_sigmoid, fabs((double)fx_vsigmoid(x) - 1 / (1 + exp(-(double)x))));
     double phi = 0.5 * erfc(-(double)x / sqrt(2.0));

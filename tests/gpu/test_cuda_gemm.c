@@ -203,7 +203,7 @@ static double worst_error(const memory *x, const shape *s, const variant *v, fx_
   }
   error = matrix_error(x->c, out, s->m, s->n, ld, want);
   if (v->epilogue == FX_CUDA_EPILOGUE_GELU && v->aux)
-    error = fmax(error, matrix_error(x->aux, out, s->m, s->n, ld, inner));
+    error = fx_worse(error, matrix_error(x->aux, out, s->m, s->n, ld, inner));
   free(want);
   free(inner);
   return error;
@@ -248,7 +248,7 @@ static void check_variant(const memory *x, const shape *s, int pair, int transpo
               "%s to %s, %lld x %lld x %lld, transposed %d, %s: off by %.3g, expected at most %.3g",
               fx_dtype_name(types->in), fx_dtype_name(types->out), (long long)s->m, (long long)s->n,
               (long long)s->k, transposes, v->name, error, types->bound);
-    g_worst[pair][index] = fmax(g_worst[pair][index], error);
+    g_worst[pair][index] = fx_worse(g_worst[pair][index], error);
     if (run == 1)
       CHECK_MSG(memcmp(first, x->c, MATRIX_BYTES) == 0 &&
                     memcmp(first + MATRIX_BYTES, x->aux, MATRIX_BYTES) == 0,
