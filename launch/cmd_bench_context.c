@@ -58,10 +58,9 @@ static void print_report(const fx_bench_exchange_report *r, int64_t layer) {
          r->variant, (long long)layer, (long long)r->B, (long long)r->T, (long long)r->H, (long long)r->K,
          (long long)r->D, fx_dtype_name(r->dtype), (long long)r->documents);
   printf("%d ranks by %s over %s, %s; %.4g visible pairs%s, imbalance %.4f, room for %d of a rank's %d "
-         "blocks of "
-         "keys\n",
+         "blocks of keys, to the next %d ranks\n",
          r->ranks, r->exchange, r->transport, where, r->visible_pairs, r->pairs_exact ? "" : " (estimated)",
-         r->imbalance, r->capacity, r->blocks);
+         r->imbalance, r->room.blocks, r->blocks, r->room.hops);
   printf("\n%-10s %12s %16s\n", "", "ms", "TFLOP/s a rank");
   printf("%-10s %12.3f %16.3f\n", "one rank", r->single_ms, r->single_tflops);
   printf("%-10s %12.3f %16.3f\n", "shared", r->shared_ms, r->shared_tflops);
@@ -82,12 +81,12 @@ static void print_json(const fx_bench_exchange_report *r) {
                 r->gpu, "recorded", r->recorded, "threads", r->threads, "device", r->device, "transport",
                 r->transport, "exchange", r->exchange, "variant", r->variant);
   json_t *figures =
-      json_pack("{s:I, s:I, s:b, s:i, s:i, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "documents",
+      json_pack("{s:I, s:I, s:b, s:i, s:i, s:i, s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "documents",
                 (json_int_t)r->documents, "visible_pairs", (json_int_t)(r->visible_pairs + 0.5),
-                "pairs_exact", r->pairs_exact, "capacity_blocks", r->capacity, "blocks", r->blocks,
-                "imbalance", r->imbalance, "steps", r->steps, "single_ms", r->single_ms, "shared_ms",
-                r->shared_ms, "single_tflops", r->single_tflops, "shared_tflops", r->shared_tflops,
-                "efficiency", r->efficiency, "difference", r->worst, "bound", r->bound);
+                "pairs_exact", r->pairs_exact, "capacity_blocks", r->room.blocks, "hops", r->room.hops,
+                "blocks", r->blocks, "imbalance", r->imbalance, "steps", r->steps, "single_ms", r->single_ms,
+                "shared_ms", r->shared_ms, "single_tflops", r->single_tflops, "shared_tflops",
+                r->shared_tflops, "efficiency", r->efficiency, "difference", r->worst, "bound", r->bound);
   if (row && figures && differences) {
     json_object_update(row, figures);
     json_object_set(row, "differences", differences);

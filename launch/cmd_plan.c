@@ -52,8 +52,8 @@ static void print_plans(const fx_bench_plan_report *r) {
     rungs = rungs || strchr(p->name, '/');
   }
   if (rungs)
-    printf("\nPLAN/N runs in place of PLAN for batches of which at most N blocks of 128 keys of any rank "
-           "travel.\n");
+    printf("\nPLAN/NxH runs in place of PLAN for batches of which at most N blocks of 128 keys of any rank "
+           "travel, to the next H ranks.\n");
 }
 
 static void print_text(const fx_bench_plan_report *r, const arguments *a) {

@@ -17,6 +17,7 @@ typedef struct piece {
 typedef struct dealt_rank {
   double weight;
   int32_t room, travel;
+  int32_t rank, first; /* place in the ring and what it follows from */
 } dealt_rank;
 
 typedef struct dealer {
@@ -29,13 +30,13 @@ typedef struct dealer {
   dealt_rank *rank;              /* [ranks] */
   int32_t *owner, *best;         /* [blocks]: of this way and of the best so far */
   int32_t *lo, *hi; /* [blocks + 1]: least first of queries from here on, greatest last of those before */
-  int32_t *others;  /* [blocks + 1] */
-  uint8_t *needed;  /* [blocks] */
+  int32_t *count;   /* [blocks + 1] */
+  int32_t *hops;    /* [blocks] */
 } dealer;
 
 size_t fx_context_deal_scratch(int32_t blocks, int ranks) {
   size_t n = (size_t)blocks;
-  return n * sizeof(piece) + (size_t)ranks * sizeof(dealt_rank) + (5 * n + 3) * sizeof(int32_t) + n;
+  return n * sizeof(piece) + (size_t)ranks * sizeof(dealt_rank) + (6 * n + 3) * sizeof(int32_t);
 }
 
 static dealer dealer_of(const int32_t *first, const int32_t *last, int32_t blocks, int ranks, void *scratch) {
@@ -47,42 +48,70 @@ static dealer dealer_of(const int32_t *first, const int32_t *last, int32_t block
   d.best = d.owner + blocks;
   d.lo = d.best + blocks;
   d.hi = d.lo + blocks + 1;
-  d.others = d.hi + blocks + 1;
-  d.needed = (uint8_t *)(d.others + blocks + 1);
+  d.count = d.hi + blocks + 1;
+  d.hops = d.count + blocks + 1;
   return d;
 }
 
 /* ---- what an assignment costs ---- */
 
-/* For each rank: how many blocks of other ranks' queries may see each key, from where their ranges begin and
- * end. */
-static void mark_needed(const dealer *d, uint8_t *needed) {
+/* For each rank: how many blocks of its queries may see each key, from where their ranges begin and end. */
+static void mark_hops(const dealer *d, int32_t *hops) {
+  memset(hops, 0, (size_t)d->blocks * sizeof *hops);
   for (int r = 0; r < d->ranks; r++) {
-    memset(d->others, 0, (size_t)(d->blocks + 1) * sizeof *d->others);
+    memset(d->count, 0, (size_t)(d->blocks + 1) * sizeof *d->count);
     for (int32_t b = 0; b < d->blocks; b++)
-      if (d->owner[b] != r) d->others[d->first[b]]++, d->others[d->last[b]]--;
+      if (d->owner[b] == r) d->count[d->first[b]]++, d->count[d->last[b]]--;
     for (int32_t b = 0, seen = 0; b < d->blocks; b++) {
-      seen += d->others[b];
-      if (d->owner[b] == r) needed[b] = seen > 0;
+      int32_t away = (r - d->owner[b] + d->ranks) % d->ranks;
+      seen += d->count[b];
+      if (seen > 0 && away > hops[b]) hops[b] = away;
     }
   }
 }
 
+static int by_first(const void *x, const void *y) {
+  const dealt_rank *a = x, *b = y;
+  return a->first != b->first ? a->first - b->first : a->rank - b->rank;
+}
+
+/* Any rank may have any place in the ring. In the order in which their shared blocks begin, those that cut
+ * one document or window between them are neighbours. */
+static void order_ranks(dealer *d) {
+  int32_t next = d->blocks; /* where another rank's blocks begin */
+  mark_hops(d, d->hops);
+  for (int r = 0; r < d->ranks; r++) d->rank[r] = (dealt_rank){.rank = r, .first = d->blocks};
+  for (int32_t b = d->blocks - 1; b >= 0; b--) {
+    if (b + 1 < d->blocks && d->owner[b + 1] != d->owner[b]) next = b + 1;
+    d->count[b] = next;
+  }
+  for (int32_t b = d->blocks - 1; b >= 0; b--) {
+    int32_t first = d->first[b], r = d->owner[b];
+    bool sees = first < d->last[b] && (d->owner[first] != r || d->count[first] < d->last[b]);
+    if (sees || d->hops[b] > 0) d->rank[r].first = b;
+  }
+  qsort(d->rank, (size_t)d->ranks, sizeof *d->rank, by_first);
+  for (int r = 0; r < d->ranks; r++) d->count[d->rank[r].rank] = r;
+  for (int32_t b = 0; b < d->blocks; b++) d->owner[b] = d->count[d->owner[b]];
+}
+
 static double cost_of(dealer *d) {
   double largest = 0;
-  int32_t most = 0;
-  mark_needed(d, d->needed);
+  int32_t most = 0, hops = 0;
+  order_ranks(d);
+  mark_hops(d, d->hops);
   for (int r = 0; r < d->ranks; r++) d->rank[r] = (dealt_rank){.weight = 0};
   for (int32_t b = 0; b < d->blocks; b++) {
     dealt_rank *rank = &d->rank[d->owner[b]];
     rank->weight += d->area[b];
-    rank->travel += d->needed[b];
+    rank->travel += d->hops[b] > 0;
+    hops = d->hops[b] > hops ? d->hops[b] : hops;
   }
   for (int r = 0; r < d->ranks; r++) {
     largest = d->rank[r].weight > largest ? d->rank[r].weight : largest;
     most = d->rank[r].travel > most ? d->rank[r].travel : most;
   }
-  return largest + d->block_cost * most;
+  return largest + d->block_cost * most * hops;
 }
 
 static void consider(dealer *d) {
@@ -223,11 +252,11 @@ void fx_context_deal(const double *area, const int32_t *first, const int32_t *la
       if (d.best[b] == r) order[at++] = b;
 }
 
-void fx_context_needed(const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
-                       const int32_t *order, uint8_t *needed, void *scratch) {
+void fx_context_hops(const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
+                     const int32_t *order, int32_t *hops, void *scratch) {
   dealer d = dealer_of(first, last, blocks, ranks, scratch);
   for (int32_t i = 0; i < blocks; i++) d.owner[order[i]] = i / d.share;
-  mark_needed(&d, needed);
+  mark_hops(&d, hops);
 }
 
 double fx_context_share(const double *area, int32_t blocks, int ranks, const int32_t *order, int rank) {

@@ -18,12 +18,13 @@ extern "C" {
 
 /* blocks is a multiple of ranks. area[blocks]: visible pairs of each block's queries, not negative.
  * [first[b], last[b]): blocks of keys around all that queries of block b see, within [0, blocks); empty where
- * they see nothing. block_cost: what it costs a rank that one of its blocks travels, in the unit of area; 0
- * where nothing is saved by keeping it. order[blocks]: block numbers, rank by rank, ascending within a rank.
- * scratch: fx_context_deal_scratch bytes, 8-byte aligned.
+ * they see nothing. block_cost: what it costs that a block of every rank goes on to the next, in the unit of
+ * area; 0 where nothing is saved by keeping it. order[blocks]: block numbers, rank by rank, ascending within
+ * a rank; ranks in the order in which what they share with others begins. scratch: fx_context_deal_scratch
+ * bytes, 8-byte aligned.
  *
- * The least of (largest share of area + block_cost * most travelling blocks of a rank) over several ways, the
- * first where they are equal:
+ * The least of (largest share of area + block_cost * most travelling blocks of a rank * hops of the farthest)
+ * over several ways, the first where they are equal:
  *   to and fro     0 1 .. n-1 n-1 .. 1 0, which is even for a causal mask;
  *   segments       of 1, 2, 4, .. neighbouring blocks while every rank gets equally many, the largest first
  * to the rank with the least area that has room (Graham, "Bounds on multiprocessing timing anomalies", 1969,
@@ -34,10 +35,10 @@ void fx_context_deal(const double *area, const int32_t *first, const int32_t *la
                      double block_cost, int32_t *order, void *scratch);
 size_t fx_context_deal_scratch(int32_t blocks, int ranks);
 
-/* needed[blocks], by block number: 1 where some rank other than the block's own has queries whose
- * [first, last) holds the block, else 0. The rest as above. O(blocks * ranks). */
-void fx_context_needed(const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
-                       const int32_t *order, uint8_t *needed, void *scratch);
+/* hops[blocks], by block number: how many ranks on in the ring the farthest is whose queries' [first, last)
+ * hold the block; 0 where only its own rank's do, or none's. The rest as above. O(blocks * ranks). */
+void fx_context_hops(const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
+                     const int32_t *order, int32_t *hops, void *scratch);
 
 /* Area of rank `rank` under an order. */
 double fx_context_share(const double *area, int32_t blocks, int ranks, const int32_t *order, int rank);

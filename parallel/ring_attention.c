@@ -47,7 +47,7 @@ typedef struct context_attr {
   fx_view_attr view;
   fx_comm *comm;
   int32_t lane, exchange;
-  int32_t capacity, reserved;
+  fx_ring_room room; /* all: with everything that there is */
   fx_attention_attr attention;
 } context_attr;
 
@@ -93,10 +93,12 @@ static int owner_at(const fx_comm *comm, int hop) {
   return (comm->rank - hop + comm->size) % comm->size;
 }
 
-static fx_value pass_on(fx_graph *graph, const context_attr *a, fx_value x) {
+/* To the rank `hops` ranks on, from the one as many before; hops may be negative. */
+static fx_value pass(fx_graph *graph, const context_attr *a, fx_value x, int hops) {
   int size = a->comm->size, rank = a->comm->rank;
   if (size == 1) return x;
-  return fx_send_recv(graph, a->comm, (fx_lane)a->lane, x, (rank + 1) % size, (rank + size - 1) % size);
+  return fx_send_recv(graph, a->comm, (fx_lane)a->lane, x, (rank + size + hops) % size,
+                      (rank + size - hops) % size);
 }
 
 /* ---- allgather ---- */
@@ -178,20 +180,15 @@ static void allgather_backward(fx_graph *graph, const context_attr *a, const fx_
 
 /* ---- ring ---- */
 
-/* Whose keys a rank attends to: of all ranks, or of itself alone where no room is made for others'. */
-static int hops_of(const context_attr *a, const fx_context_blocks *blocks) {
-  return blocks->index != FX_NONE && a->capacity == 0 ? 1 : a->comm->size;
-}
-
-/* The keys of this rank that travel: [B, 128 capacity, 2 K D]. */
+/* The keys of this rank that travel: [B, 128 blocks, 2 K D]. */
 static fx_value pack_travelling(fx_graph *graph, const context_attr *a, fx_value k, fx_value v,
                                 const fx_context_blocks *blocks, sizes s) {
-  if (hops_of(a, blocks) == 1 || fx_graph_status(graph) != FX_OK) return FX_NONE;
+  if (a->room.hops == 0 || fx_graph_status(graph) != FX_OK) return FX_NONE;
   if (blocks->index != FX_NONE) {
-    k = fx_take_blocks(graph, k, blocks->index, a->capacity);
-    v = fx_take_blocks(graph, v, blocks->index, a->capacity);
+    k = fx_take_blocks(graph, k, blocks->index, a->room.blocks);
+    v = fx_take_blocks(graph, v, blocks->index, a->room.blocks);
   }
-  s.T = (int64_t)a->capacity * FX_BLOCK_ROWS;
+  s.T = (int64_t)a->room.blocks * FX_BLOCK_ROWS;
   return pack(graph, k, v, s);
 }
 
@@ -207,7 +204,7 @@ static fx_attention_inputs chunk_inputs(fx_graph *graph, const context_attr *a,
   chunk.kv_base = fx_context_blocks_of(
       graph, owner != comm->rank && blocks->base != FX_NONE ? blocks->base : blocks->all, owner, comm->size);
   if (owner != comm->rank && blocks->base != FX_NONE)
-    chunk.kv_base = fx_slice_heads(graph, chunk.kv_base, 0, 1, a->capacity);
+    chunk.kv_base = fx_slice_heads(graph, chunk.kv_base, 0, 1, a->room.blocks);
   return chunk;
 }
 
@@ -219,9 +216,8 @@ static fx_value ring_forward(fx_graph *graph, const context_attr *a, fx_value q,
   fx_dtype dtype = s.dtype;
   fx_attention_running state = fx_flex_attention_begin(graph, q);
   fx_value here = pack_travelling(graph, a, k, v, blocks, s);
-  int hops = hops_of(a, blocks);
-  for (int hop = 0; hop < hops; hop++) {
-    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
+  for (int hop = 0; hop <= a->room.hops; hop++) {
+    fx_value next = hop < a->room.hops ? pass(graph, a, here, 1) : FX_NONE;
     fx_attention_inputs chunk = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     if (hop > 0) unpack(graph, here, s, &k, &v);
     fx_flex_attention_partial(graph, q, k, v, &chunk, a->attention, hop == 0, &state);
@@ -245,6 +241,13 @@ static void add_gradients(fx_graph *graph, const context_attr *a, const ring_ste
   if (parts & FX_ATTENTION_OF_KEYS) add_params(graph, params, din);
 }
 
+/* Gradients of a chunk's keys behind the chunk; from the last rank that the chunk comes to, home. */
+static void pass_gradients(fx_graph *graph, const context_attr *a, int hop, fx_attention_sums *home) {
+  int on = hop < a->room.hops ? 1 : -hop;
+  home->dk = pass(graph, a, home->dk, on);
+  home->dv = pass(graph, a, home->dv, on);
+}
+
 /* What other ranks' queries gave, onto the own gradients of keys. */
 static void add_home(fx_graph *graph, const fx_context_blocks *blocks, const fx_attention_sums *home,
                      fx_attention_sums *sums) {
@@ -264,24 +267,23 @@ static void ring_backward_apart(fx_graph *graph, const context_attr *a, ring_ste
   sizes s = sizes_of(graph, own->k);
   fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
   ring_step step = *own;
-  int hops = hops_of(a, blocks);
-  here = hops > 1 ? pass_on(graph, a, here) : FX_NONE;
+  int hops = a->room.hops;
+  here = hops > 0 ? pass(graph, a, here, 1) : FX_NONE;
   add_gradients(graph, a, own, ROWS, true, sums, din);
-  for (int hop = 1; hop < hops; hop++) {
-    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
+  for (int hop = 1; hop <= hops; hop++) {
+    fx_value next = hop < hops ? pass(graph, a, here, 1) : FX_NONE;
     step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     step.inputs.sinks = FX_NONE; /* their gradient depends on the final lse only: taken with the own keys */
     unpack(graph, here, s, &step.k, &step.v);
     add_gradients(graph, a, &step, KEYS, hop == 1, &home, din);
-    home.dk = pass_on(graph, a, home.dk);
-    home.dv = pass_on(graph, a, home.dv);
+    pass_gradients(graph, a, hop, &home);
     add_gradients(graph, a, &step, ROWS, false, sums, din);
     here = next;
   }
-  bool onto = hops > 1 && blocks->index == FX_NONE;
+  bool onto = hops > 0 && blocks->index == FX_NONE;
   if (onto) sums->dk = home.dk, sums->dv = home.dv;
   add_gradients(graph, a, own, KEYS, !onto, sums, din);
-  if (!onto && hops > 1) add_home(graph, blocks, &home, sums);
+  if (!onto && hops > 0) add_home(graph, blocks, &home, sums);
 }
 
 /* One kernel makes all gradients of a chunk, apart from the sums that travel, so that it need not wait for
@@ -293,27 +295,28 @@ static void ring_backward_joint(fx_graph *graph, const context_attr *a, ring_ste
   sizes s = sizes_of(graph, own->k);
   fx_attention_sums home = {FX_NONE, FX_NONE, FX_NONE};
   ring_step step = *own;
-  int hops = hops_of(a, blocks);
-  here = hops > 1 ? pass_on(graph, a, here) : FX_NONE;
+  int hops = a->room.hops;
+  here = hops > 0 ? pass(graph, a, here, 1) : FX_NONE;
   add_gradients(graph, a, own, BOTH, true, sums, din);
-  for (int hop = 1; hop < hops; hop++) {
-    fx_value next = hop + 1 < hops ? pass_on(graph, a, here) : FX_NONE;
+  for (int hop = 1; hop <= hops; hop++) {
+    fx_value next = hop < hops ? pass(graph, a, here, 1) : FX_NONE;
     fx_attention_sums part = {FX_NONE, FX_NONE, FX_NONE};
     step.inputs = chunk_inputs(graph, a, inputs, blocks, owner_at(a->comm, hop));
     step.inputs.sinks = FX_NONE;
     unpack(graph, here, s, &step.k, &step.v);
     add_gradients(graph, a, &step, BOTH, true, &part, din);
-    home.dk = pass_on(graph, a, sum_of(graph, home.dk, part.dk));
-    home.dv = pass_on(graph, a, sum_of(graph, home.dv, part.dv));
+    home.dk = sum_of(graph, home.dk, part.dk);
+    home.dv = sum_of(graph, home.dv, part.dv);
+    pass_gradients(graph, a, hop, &home);
     sums->dq = fx_add(graph, sums->dq, part.dq);
     here = next;
   }
-  if (hops > 1) add_home(graph, blocks, &home, sums);
+  if (hops > 0) add_home(graph, blocks, &home, sums);
 }
 
 static void ring_backward(fx_graph *graph, const context_attr *a, const fx_value *in,
                           const output_gradients *d, const fx_attention_inputs *inputs, fx_value *din) {
-  fx_context_blocks blocks = {in[BLOCKS], in[INDEX], in[BASE], a->capacity};
+  fx_context_blocks blocks = {in[BLOCKS], in[INDEX], in[BASE], a->room};
   sizes s = sizes_of(graph, in[K]);
   fx_attention_sums sums = {FX_NONE, FX_NONE, FX_NONE};
   ring_step own = {.in = in, .dout = d->dout, .prepared = FX_NONE, .k = in[K], .v = in[V]};
@@ -395,7 +398,9 @@ fx_value fx_context_attention(fx_graph *graph, fx_comm *comm, fx_lane lane, fx_c
   a.comm = comm;
   a.lane = (int32_t)lane;
   a.exchange = (int32_t)exchange;
-  a.capacity = blocks->capacity;
+  a.room = blocks->room;
+  if (blocks->index == FX_NONE)
+    a.room = (fx_ring_room){(int32_t)(fx_graph_type(graph, k)->dim[1] / FX_BLOCK_ROWS), comm->size - 1};
   a.attention = attr;
   in[OUT] = (exchange == FX_CONTEXT_RING ? ring_forward : allgather_forward)(graph, &a, q, k, v, blocks,
                                                                              inputs, &in[LSE]);

@@ -9,8 +9,8 @@
  *              runs (Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889). Partial
  *              outputs are merged in fp32. In the backward K and V go round again and their fp32 gradients
  *              with them: every other rank adds its part, then they come home. Of a sparse mask only those
- *              blocks travel that queries of another rank may see: which ones is data, how many at most is
- *              recorded.
+ *              blocks travel that queries of another rank may see, and only as far as such a rank: which ones
+ *              is data, how many at most and how far is recorded.
  *   alltoall   rows of all heads are exchanged for all rows of some heads (alltoall_attention.h). The least
  *              travels, but the ranks must divide the heads, rank r has the r-th share of the sequence, and
  *              nothing overlaps.
@@ -45,15 +45,20 @@ int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local
 int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local);
 int32_t fx_context_lists(fx_context_exchange exchange, int ranks);
 
+/* What a ring makes room for: at most `blocks` blocks of each rank travel, to the next `hops` ranks. */
+typedef struct fx_ring_room {
+  int32_t blocks, hops;
+} fx_ring_room;
+
 /* Who has which keys, and which of them travel in a ring.
  * all: int32 [size * N], N = T_local / 128: global position of every block of 128, rank by rank, ascending
  * within a rank, the same on every rank. index: int32 of N elements, numbers of this rank's travelling blocks
  * among its own, behind them negative ones; base: int32 [size * N], global positions of every rank's
- * travelling blocks, in their order; FX_NONE both: everything travels. capacity: blocks a rank that travel at
- * most, with 0 the ring does not turn; N without an index. */
+ * travelling blocks, in their order; FX_NONE both: everything travels to every rank. room: with an index, for
+ * what travels; with no hops the ring does not turn. */
 typedef struct fx_context_blocks {
   fx_value all, index, base;
-  int32_t capacity;
+  fx_ring_room room;
 } fx_context_blocks;
 
 /* As fx_flex_attention with these differences. q, k, v [B, T_local, heads, D] are this rank's rows, T_local a

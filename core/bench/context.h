@@ -17,6 +17,7 @@ typedef struct fx_bench_context {
   double imbalance;     /* largest share over the mean; 1 where nothing is visible */
   double contiguous;    /* the same, were every rank given neighbouring blocks */
   int64_t travelling;   /* most blocks of a rank whose keys travel: seen by another rank, or all */
+  int hops;             /* how many ranks on in the ring the farthest is that sees them */
   const char *exchange; /* what the ranks would use: "ring", "allgather" */
 } fx_bench_context;
 

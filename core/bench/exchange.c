@@ -262,7 +262,7 @@ static fx_status describe(const bench *b, fx_bench_exchange_report *r) {
   r->recorded = fx_plan_records(l->plan);
   r->threads = b->device->threads;
   r->exchange = fx_context_exchange_name(l->setup->exchange);
-  r->capacity = l->setup->capacity;
+  r->room = l->setup->room;
   r->blocks = (int)(l->rows / FX_LIMITS_ALIGN);
   r->steps = b->options->steps;
   snprintf(r->device, sizeof r->device, "%.60s", b->device->name);

@@ -27,7 +27,7 @@ typedef struct fx_bench_exchange_report {
   char variant[64];     /* of the layer */
   double visible_pairs; /* of one head, all samples; the mean of heads that differ */
   bool pairs_exact;     /* else estimated inside partial tiles */
-  int capacity;         /* blocks of a rank's keys that what is timed has room for on their way */
+  fx_ring_room room;    /* for keys on their way, in what is timed */
   int blocks;           /* all that a rank has */
   double imbalance;     /* largest share of the layer's visible pairs over the mean */
   int steps;            /* timed ones */

@@ -234,7 +234,7 @@ static void record(const fx_bench_layer *l, fx_graph *graph, fx_comm *comm) {
   fx_attention_inputs in = inputs_of(l, graph);
   fx_attention_attr attr = l->kind->attr;
   attr.scale = (float)(1 / sqrt((double)D));
-  fx_context_blocks blocks = {FX_NONE, FX_NONE, FX_NONE, 0};
+  fx_context_blocks blocks = {FX_NONE, FX_NONE, FX_NONE, {0, 0}};
   if (comm)
     blocks = fx_context_values(FX_AT(graph), l->setup, input_of(l, graph, l->setup->blocks),
                                input_of(l, graph, l->setup->shared));
@@ -249,7 +249,7 @@ static void record(const fx_bench_layer *l, fx_graph *graph, fx_comm *comm) {
 void fx_bench_layer_fit(fx_bench_layer *l) {
   void *memory[FX_ATTENTION_MAX_FIELDS];
   fx_bench_layer_fields(l, memory);
-  l->setup->capacity = l->setup->rung[fx_attention_rung(l->setup, memory)];
+  l->setup->room = l->setup->rung[fx_attention_rung(l->setup, memory)];
 }
 
 fx_status fx_bench_layer_plan(fx_bench_layer *l, fx_comm *comm) {

@@ -71,10 +71,10 @@ fx_status fx_bench_layer_take(fx_bench_layer *layer, const fx_bench_layer *whole
 fx_status fx_bench_layer_copy_rows(const fx_bench_layer *layer, int64_t width, const void *whole,
                                    void *local);
 
-/* Makes setup->capacity that of the smallest rung which holds the filled mask; every rank of a group comes to
+/* Makes setup->room that of the smallest rung which holds the filled mask; every rank of a group comes to
  * the same. */
 void fx_bench_layer_fit(fx_bench_layer *layer);
-/* Records, for setup->capacity, and prepares; what is left is fx_plan_bind(plan, arena), collective over
+/* Records, for setup->room, and prepares; what is left is fx_plan_bind(plan, arena), collective over
  * comm. comm: NULL for a whole sequence, else the ranks that share it. */
 fx_status fx_bench_layer_plan(fx_bench_layer *layer, fx_comm *comm);
 

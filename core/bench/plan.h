@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct fx_bench_plan_row {
-  char name[32];                          /* "micro_only", or of a smaller rung "micro_only/16" (step.h) */
+  char name[32];                          /* "micro_only", or of a smaller rung "micro_only/16x1" (step.h) */
   int kernels, fused, collectives, waits; /* fused: kernels that do the work of several recorded ops */
   int64_t arena_bytes, arena_bound_bytes, workspace_bytes;
   double gflop, gbyte; /* of one run */

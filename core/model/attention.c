@@ -136,24 +136,29 @@ static bool reads_batch(const fx_attention_kind *kind) {
   return false;
 }
 
-/* Capacities: all, and where a batch may need less of the ring, less. If masks are the same for all batches,
- * so is what travels; one batch tells. If not, steps of a factor of four: a capacity that is up to four times
- * what is needed still saves most of what a sparse mask can, and each one costs a recording. The last is
- * nothing: the ring does not turn then. */
+static void add_rung(fx_attention_setup *setup, fx_ring_room room) {
+  const fx_ring_room *last = &setup->rung[setup->num_rungs - 1];
+  if (room.blocks < last->blocks || room.hops < last->hops) setup->rung[setup->num_rungs++] = room;
+}
+
+/* Room for all, and where a batch may need less of the ring, less. If masks are the same for all batches, so
+ * is what travels; one batch tells. If not, steps that save most of what a sparse mask can, since each one
+ * costs a recording: a quarter of the blocks; a sixteenth, or where there are ranks behind the next one half
+ * of the blocks for that one alone (documents that are dealt nearly whole); nothing, where the ring does not
+ * turn. */
 static fx_status plan_rungs(fx_attention_setup *setup) {
   bool of_batch = false;
+  fx_ring_room all = setup->rung[0], need;
   for (int32_t k = 0; k < setup->num_kinds; k++) of_batch = of_batch || reads_batch(&setup->kind[k]);
-  if (of_batch) {
-    int32_t all = setup->rung[0];
-    for (int32_t parts = 4; parts <= 16; parts *= 4)
-      if ((all + parts - 1) / parts < setup->rung[setup->num_rungs - 1])
-        setup->rung[setup->num_rungs++] = (all + parts - 1) / parts;
-    setup->rung[setup->num_rungs++] = 0;
+  if (!of_batch) {
+    FX_TRY(fx_context_need(setup, &need));
+    add_rung(setup, need);
     return FX_OK;
   }
-  int32_t need;
-  FX_TRY(fx_context_need(setup, &need));
-  if (need < setup->rung[0]) setup->rung[setup->num_rungs++] = need;
+  int32_t parts = all.hops > 1 ? 2 : 16;
+  add_rung(setup, (fx_ring_room){(all.blocks + 3) / 4, all.hops});
+  add_rung(setup, (fx_ring_room){(all.blocks + parts - 1) / parts, 1});
+  add_rung(setup, (fx_ring_room){0, 0});
   return FX_OK;
 }
 
@@ -161,7 +166,7 @@ static fx_status plan_rungs(fx_attention_setup *setup) {
 static fx_status plan_context(fx_attention_setup *setup, const fx_config *config) {
   int32_t count = setup->rows / FX_LIMITS_ALIGN;
   setup->blocks = setup->shared = -1;
-  setup->capacity = setup->rung[0] = count;
+  setup->room = setup->rung[0] = (fx_ring_room){count, setup->ranks - 1};
   setup->num_rungs = 1;
   if (setup->ranks == 1) return FX_OK;
   setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
@@ -169,7 +174,7 @@ static fx_status plan_context(fx_attention_setup *setup, const fx_config *config
     setup->kind[fx_config_layer_variant(config, l)].layers++;
   widen_scratch(setup, fx_context_scratch(setup));
   if (setup->exchange != FX_CONTEXT_RING) return FX_OK;
-  setup->shared = add_field(setup, "context_shared", 0, setup->ranks + (setup->ranks + 1) * count);
+  setup->shared = add_field(setup, "context_shared", 0, setup->ranks + 1 + (setup->ranks + 1) * count);
   return plan_rungs(setup);
 }
 
@@ -373,17 +378,21 @@ fx_status fx_attention_fill_kind(const fx_attention_setup *setup, int32_t index,
 }
 
 fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int32_t *field) {
-  int32_t *index = field + setup->ranks;
-  return (fx_attention_shared){field, index, index + setup->rows / FX_LIMITS_ALIGN};
+  int32_t *hops = field + setup->ranks, *index = hops + 1;
+  return (fx_attention_shared){field, hops, index, index + setup->rows / FX_LIMITS_ALIGN};
 }
 
 int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) {
-  int32_t rung = 0, most = 0;
+  int32_t best = 0, most = 0;
   if (setup->shared < 0) return 0;
-  const int32_t *count = fx_attention_shared_at(setup, memory[setup->shared]).count;
-  for (int r = 0; r < setup->ranks; r++) most = count[r] > most ? count[r] : most;
-  while (rung + 1 < setup->num_rungs && setup->rung[rung + 1] >= most) rung++;
-  return rung;
+  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
+  for (int r = 0; r < setup->ranks; r++) most = shared.count[r] > most ? shared.count[r] : most;
+  for (int32_t i = 1; i < setup->num_rungs; i++) {
+    const fx_ring_room *room = &setup->rung[i], *least = &setup->rung[best];
+    bool holds = room->blocks >= most && room->hops >= *shared.hops;
+    if (holds && room->blocks * room->hops < least->blocks * least->hops) best = i;
+  }
+  return best;
 }
 
 static fx_status assign(const fx_attention_setup *setup, const void *const *const *buffers,

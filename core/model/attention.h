@@ -49,9 +49,10 @@ typedef struct fx_attention_setup {
   int ranks, rank;
   fx_context_exchange exchange; /* with several ranks */
   int blocks;                   /* number of the field context_blocks, int32 [T / 128]; -1: one rank */
-  int shared;       /* number of the field context_shared (fx_attention_shared); -1: one rank, or no ring */
-  int32_t capacity; /* blocks of a rank's keys that travel in what is recorded from this; rows / 128: all */
-  int32_t num_rungs, rung[FX_ATTENTION_MAX_RUNGS]; /* capacities worth recording, falling; the first is all */
+  int shared;        /* number of the field context_shared (fx_attention_shared); -1: one rank, or no ring */
+  fx_ring_room room; /* for keys that travel, in what is recorded from this */
+  int32_t num_rungs;
+  fx_ring_room rung[FX_ATTENTION_MAX_RUNGS]; /* worth recording; the first holds everything */
   int32_t num_kinds;
   fx_attention_kind kind[FX_ATTENTION_MAX_KINDS];
   fx_attention_field field[FX_ATTENTION_MAX_FIELDS];
@@ -101,16 +102,17 @@ fx_status fx_attention_fill_slot(const fx_attention_setup *setup, const fx_atten
                                  fx_inputs *inputs, int slot);
 
 /* The field context_shared of N = rows / 128 blocks a rank, which blocks travel in a ring: those that queries
- * of another rank may see. count[ranks]; index[N]: numbers of this rank's travelling blocks among its own,
- * ascending, -1 behind them; base[ranks][N]: global position of every rank's travelling blocks, behind them
- * any position. Run lists of other ranks' keys are for their count[rank] travelling blocks, those of this
- * rank's own keys for all N. */
+ * of another rank may see. count[ranks]; hops[1], how many ranks on the farthest such queries are; index[N]:
+ * numbers of this rank's travelling blocks among its own, ascending, -1 behind them; base[ranks][N]: global
+ * position of every rank's travelling blocks, behind them any position. Run lists of other ranks' keys are
+ * for their count[rank] travelling blocks, those of this rank's own keys for all N. */
 typedef struct fx_attention_shared {
-  int32_t *count, *index, *base;
+  int32_t *count, *hops, *index, *base;
 } fx_attention_shared;
 fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int32_t *field);
 
-/* Of a filled batch: number of the last rung that holds what travels; 0 without a ring. */
+/* Of a filled batch: number of the rung with the least to pass on that holds what travels; 0 without a ring.
+ */
 int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory);
 
 /* Whether no query of the batch sees a key that comes after it, in any kind. Exact. */

@@ -49,10 +49,10 @@ fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend b
 fx_context_blocks fx_context_values(fx_graph *graph, const fx_attention_setup *setup, fx_value blocks,
                                     fx_value shared) {
   int64_t count = setup->rows / BLOCK;
-  fx_context_blocks values = {blocks, FX_NONE, FX_NONE, setup->capacity};
+  fx_context_blocks values = {blocks, FX_NONE, FX_NONE, setup->room};
   if (setup->num_rungs == 1 || fx_graph_status(graph) != FX_OK) return values; /* everything, always */
-  values.index = fx_slice_heads(graph, shared, setup->ranks, 1, count);
-  values.base = fx_slice_heads(graph, shared, setup->ranks + count, 1, setup->ranks * count);
+  values.index = fx_slice_heads(graph, shared, setup->ranks + 1, 1, count);
+  values.base = fx_slice_heads(graph, shared, setup->ranks + 1 + count, 1, setup->ranks * count);
   return values;
 }
 
@@ -91,9 +91,9 @@ static size_t kind_scratch(const fx_attention_setup *setup, const fx_attention_k
 static size_t deal_scratch(const fx_attention_setup *setup) {
   return fx_align_up(fx_context_deal_scratch(setup->T / BLOCK, setup->ranks), FX_ALIGN);
 }
-/* Of each block its area, what it sees, and whether it travels. */
+/* Of each block its area, what it sees, and how far it travels. */
 static size_t area_scratch(const fx_attention_setup *setup) {
-  return fx_align_up((size_t)(setup->T / BLOCK) * (sizeof(double) + 2 * sizeof(int32_t) + 1), FX_ALIGN);
+  return fx_align_up((size_t)(setup->T / BLOCK) * (sizeof(double) + 3 * sizeof(int32_t)), FX_ALIGN);
 }
 
 size_t fx_context_scratch(const fx_attention_setup *setup) {
@@ -209,34 +209,40 @@ static double block_cost(const fx_attention_setup *setup) {
   return floor(pairs) * (double)uses;
 }
 
-/* Who computes which blocks, rank by rank, and by block number which of them travel (in scratch). */
+/* Who computes which blocks, rank by rank, and by block number how far they travel (in scratch). */
 static fx_status deal(const fx_attention_setup *setup, const void *const *const *buffer, int32_t *order,
-                      const uint8_t **travels, void *scratch) {
+                      const int32_t **travels, void *scratch) {
   int32_t count = setup->T / BLOCK;
   double *area = scratch;
-  int32_t *first = (int32_t *)(area + count), *last = first + count;
-  uint8_t *needed = (uint8_t *)(last + count);
+  int32_t *first = (int32_t *)(area + count), *last = first + count, *hops = last + count;
   char *rest = (char *)scratch + area_scratch(setup);
   fx_context_reach reach = {first, last};
   FX_TRY(fx_context_area(setup, buffer, area, &reach, rest));
   fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), order, rest);
-  fx_context_needed(first, last, count, setup->ranks, order, needed, rest);
-  *travels = needed;
+  fx_context_hops(first, last, count, setup->ranks, order, hops, rest);
+  *travels = hops;
   return FX_OK;
 }
 
 /* Numbers of those among `count` blocks that travel; returns how many. */
-static int32_t find_travelling(const int32_t *order, int32_t count, const uint8_t *travels, int32_t *number) {
+static int32_t find_travelling(const int32_t *order, int32_t count, const int32_t *travels, int32_t *number) {
   int32_t found = 0;
   for (int32_t i = 0; i < count; i++)
-    if (travels[order[i]]) number[found++] = i;
+    if (travels[order[i]] > 0) number[found++] = i;
   return found;
 }
 
+static int32_t farthest(const fx_attention_setup *setup, const int32_t *travels) {
+  int32_t most = 0;
+  for (int32_t b = 0; b < setup->T / BLOCK; b++) most = travels[b] > most ? travels[b] : most;
+  return most;
+}
+
 /* Behind the positions of blocks that travel: that of the rank's first block. */
-static void fill_shared(const fx_attention_setup *setup, const int32_t *order, const uint8_t *travels,
+static void fill_shared(const fx_attention_setup *setup, const int32_t *order, const int32_t *travels,
                         const fx_attention_shared *shared) {
   int32_t share = setup->rows / BLOCK;
+  *shared->hops = farthest(setup, travels);
   for (int r = 0; r < setup->ranks; r++) {
     const int32_t *mine = order + r * share;
     int32_t *base = shared->base + r * share, count = find_travelling(mine, share, travels, base);
@@ -250,7 +256,7 @@ static void fill_shared(const fx_attention_setup *setup, const int32_t *order, c
 
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
-  const uint8_t *travels;
+  const int32_t *travels;
   if (setup->exchange == FX_CONTEXT_ALLTOALL) { /* all rows are everywhere: in order */
     for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] = i;
   } else {
@@ -261,21 +267,21 @@ fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *
   return FX_OK;
 }
 
-fx_status fx_context_need(const fx_attention_setup *setup, int32_t *most) {
+fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need) {
   const void *none[FX_EX_MAX_BUFFERS] = {NULL};
   const void *const *buffer[FX_ATTENTION_MAX_KINDS] = {none, none, none, none};
-  const uint8_t *travels;
+  const int32_t *travels;
   int32_t *order = NULL, share = setup->rows / BLOCK;
   char *scratch = NULL;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&order, (size_t)(setup->T / BLOCK), sizeof *order), free_memory);
   FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
   FX_TRY_GOTO(deal(setup, buffer, order, &travels, scratch), free_memory);
-  *most = 0;
+  *need = (fx_ring_room){0, farthest(setup, travels)};
   for (int r = 0; r < setup->ranks; r++) {
     int32_t count = 0;
-    for (int32_t i = 0; i < share; i++) count += travels[order[r * share + i]];
-    *most = count > *most ? count : *most;
+    for (int32_t i = 0; i < share; i++) count += travels[order[r * share + i]] > 0;
+    need->blocks = count > need->blocks ? count : need->blocks;
   }
 free_memory:
   free(scratch);

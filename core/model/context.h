@@ -45,9 +45,8 @@ fx_status fx_context_area(const fx_attention_setup *setup, const void *const *co
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch);
 
-/* Most blocks of a rank that travel, where no kind's mask reads what a batch brings. Allocates; for set-up.
- */
-fx_status fx_context_need(const fx_attention_setup *setup, int32_t *most);
+/* What a ring must make room for where no kind's mask reads what a batch brings. Allocates; for set-up. */
+fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need);
 
 /* This rank's rows of one number a position: whole int32 [B, T] -> local [B, rows], by the assignment. */
 void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,

@@ -159,7 +159,8 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase, int32_t run
   key.length = (uint64_t)c->T;
   key.dtype = (uint64_t)c->model->params.dtype;
   key.variant = fx_hash64_text(c->attention->text);
-  key.capacity = (uint64_t)c->attention->rung[rung];
+  key.capacity = (uint64_t)c->attention->rung[rung].blocks;
+  key.hops = (uint64_t)c->attention->rung[rung].hops;
   key.config = fx_hash64(&config->model.hidden_size, sizeof(int64_t), (uint64_t)c->model->params.numel);
   int zero = c->model->params.zero;
   key.topology = fx_hash64(&zero, sizeof zero, fx_hash64_text(c->topology ? c->topology : ""));
@@ -173,16 +174,17 @@ static fx_plan_key key_of(const fx_stepper *stepper, fx_phase phase, int32_t run
 static fx_status record_rung(const fx_stepper *stepper, fx_phase phase, int32_t rung, fx_graph *graph) {
   fx_step_config config = stepper->config;
   fx_attention_setup attention = *config.attention;
-  attention.capacity = attention.rung[rung];
+  attention.room = attention.rung[rung];
   config.attention = &attention;
   return fx_step_record(&config, &stepper->results, phase, graph);
 }
 
 static void name_rung(const fx_stepper *stepper, fx_phase phase, int32_t rung, char name[NAME_BYTES]) {
+  const fx_ring_room *room = &stepper->config.attention->rung[rung];
   if (rung == 0)
     snprintf(name, NAME_BYTES, "%s", fx_phase_name(phase));
   else
-    snprintf(name, NAME_BYTES, "%s/%d", fx_phase_name(phase), stepper->config.attention->rung[rung]);
+    snprintf(name, NAME_BYTES, "%s/%dx%d", fx_phase_name(phase), room->blocks, room->hops);
 }
 
 static fx_status capture(fx_stepper *stepper, fx_phase phase, int32_t rung, const fx_plan_key *key) {

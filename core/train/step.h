@@ -17,11 +17,11 @@
  * writes.
  *
  * What changes with the data but sets sizes has rungs: where ranks share a sequence by a ring, phases with
- * attention (micro_*, eval, logits) have a plan for each capacity that the attention setup offers, and a
+ * attention (micro_*, eval, logits) have a plan for each room that the attention setup offers, and a
  * launch runs the smallest that holds what is in its slot. Rung 0 holds any batch and has the phase's name;
- * further ones are called after their capacity too, e.g. "micro_only/16". All are prepared, agreed and bound
- * together. Ranks with other samples may run another rung at the same time: only collectives among ranks that
- * share a sequence differ. */
+ * further ones are called after their blocks and hops too, e.g. "micro_only/16x1". All are prepared, agreed
+ * and bound together. Ranks with other samples may run another rung at the same time: only collectives among
+ * ranks that share a sequence differ. */
 #ifndef FX_CORE_TRAIN_STEP_H
 #define FX_CORE_TRAIN_STEP_H
 

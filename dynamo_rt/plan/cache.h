@@ -25,6 +25,7 @@ enum { FX_PLANS_PER_SITE = 8 };
   X(dtype, "compute dtype")       \
   X(variant, "attention variant") \
   X(capacity, "capacity")         \
+  X(hops, "hops")                 \
   X(config, "configuration")      \
   X(topology, "topology")         \
   X(threads, "threads")           \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks that share a sequence are told of it: which blocks travel in a ring, and the run lists over
- * them, against the mask of every pair; and the capacities that a set-up offers. */
+/* What ranks that share a sequence are told of it: which blocks travel in a ring, how far, and the run lists
+ * over them, against the mask of every pair; and what a set-up makes room for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,30 +116,31 @@ static bool sees(const struct mask *mask, int b, int h, int q, int kv) {
 
 /* ---- which blocks travel ---- */
 
-/* By block number: whether another rank's queries see it. */
-static void find_seen(const struct mask *mask, const int32_t *owner, bool *seen) {
+/* By block number: how many ranks on the farthest is whose queries see it. */
+static void find_seen(const struct mask *mask, int ranks, const int32_t *owner, int32_t *seen) {
   memset(seen, 0, BLOCKS * sizeof *seen);
   for (int b = 0; b < B; b++)
     for (int h = 0; h < H; h++)
       for (int q = 0; q < T; q++)
-        for (int kv = 0; kv < T; kv++)
-          if (owner[q / BLOCK] != owner[kv / BLOCK] && !seen[kv / BLOCK])
-            seen[kv / BLOCK] = sees(mask, b, h, q, kv);
+        for (int kv = 0; kv < T; kv++) {
+          int32_t away = (owner[q / BLOCK] - owner[kv / BLOCK] + ranks) % ranks;
+          if (away > seen[kv / BLOCK] && sees(mask, b, h, q, kv)) seen[kv / BLOCK] = away;
+        }
 }
 
 static void check_shared(const struct mask *mask, const filled *rank, int ranks) {
   const fx_attention_setup *setup = rank[0].setup;
-  int32_t share = BLOCKS / ranks, owner[BLOCKS], missing = 0, wrong = 0;
+  int32_t share = BLOCKS / ranks, owner[BLOCKS], seen[BLOCKS], missing = 0, wrong = 0;
   const int32_t *blocks = rank[0].memory[setup->blocks];
   fx_attention_shared first = fx_attention_shared_at(setup, rank[0].memory[setup->shared]);
-  bool seen[BLOCKS], travels[BLOCKS] = {false};
+  bool travels[BLOCKS] = {false};
   for (int i = 0; i < BLOCKS; i++) owner[blocks[i] / BLOCK] = i / share;
-  find_seen(mask, owner, seen);
+  find_seen(mask, ranks, owner, seen);
   for (int r = 0; r < ranks; r++) {
     fx_attention_shared s = fx_attention_shared_at(setup, rank[r].memory[setup->shared]);
     int32_t count = s.count[r];
     CHECK(memcmp(rank[r].memory[setup->blocks], blocks, BLOCKS * sizeof *blocks) == 0);
-    CHECK(memcmp(s.count, first.count, (size_t)ranks * sizeof *s.count) == 0);
+    CHECK(memcmp(s.count, first.count, ((size_t)ranks + 1) * sizeof *s.count) == 0);
     CHECK(memcmp(s.base, first.base, BLOCKS * sizeof *s.base) == 0);
     for (int i = 0; i < share; i++) {
       int32_t at = s.index[i], base = s.base[r * share + i];
@@ -151,14 +152,19 @@ static void check_shared(const struct mask *mask, const filled *rank, int ranks)
       travels[base / BLOCK] = true;
     }
   }
-  for (int i = 0; i < BLOCKS; i++) missing += seen[i] && !travels[i];
+  for (int i = 0; i < BLOCKS; i++) missing += seen[i] && !travels[i], wrong += seen[i] > *first.hops;
   CHECK_MSG(missing == 0 && wrong == 0, "%s, %d ranks: %d blocks that others see stay, %d entries are wrong",
             mask->attention, ranks, missing, wrong);
   int32_t most = 0, rung = fx_attention_rung(setup, (void *const *)rank[0].memory);
   for (int r = 0; r < ranks; r++) most = first.count[r] > most ? first.count[r] : most;
-  CHECK_MSG(setup->rung[rung] >= most && (rung + 1 == setup->num_rungs || setup->rung[rung + 1] < most),
-            "%s, %d ranks: rung %d of %d blocks for %d", mask->attention, ranks, rung, setup->rung[rung],
-            most);
+  const fx_ring_room *room = &setup->rung[rung];
+  bool less = false;
+  for (int i = 0; i < setup->num_rungs; i++)
+    less = less || (setup->rung[i].blocks >= most && setup->rung[i].hops >= *first.hops &&
+                    setup->rung[i].blocks * setup->rung[i].hops < room->blocks * room->hops);
+  CHECK_MSG(room->blocks >= most && room->hops >= *first.hops && !less,
+            "%s, %d ranks: rung %d of %d blocks, %d hops for %d, %d", mask->attention, ranks, rung,
+            room->blocks, room->hops, most, *first.hops);
 }
 
 /* ---- run lists ---- */
@@ -230,29 +236,32 @@ static void rungs(void) {
   static const struct {
     const char *attention, *exchange;
     int ranks, count;
-    int32_t rung[FX_ATTENTION_MAX_RUNGS];
-  } rows[] = {{"{variant: document_causal}", "ring", 2, 4, {8, 2, 1, 0}},
-              {"{variant: document_causal}", "ring", 1, 1, {16}},
-              {"{variant: document_causal}", "allgather", 2, 1, {8}},
-              {"{variant: document_causal}", "ring", 8, 3, {2, 1, 0}},
-              {"{variant: document_causal}", "ring", 16, 2, {1, 0}},
-              {"{variant: causal}", "ring", 4, 1, {4}},
-              {"{variant: full}", "ring", 4, 1, {4}},
-              {"{variant: sliding_window, params: {window: 128}}", "ring", 2, 2, {8, 1}},
-              {"{variant: sliding_window, params: {window: 300}}", "ring", 2, 2, {8, 3}},
-              {"{mask: 'kv < 0'}", "ring", 4, 2, {4, 0}}};
+    fx_ring_room rung[FX_ATTENTION_MAX_RUNGS];
+  } rows[] = {{"{variant: document_causal}", "ring", 2, 4, {{8, 1}, {2, 1}, {1, 1}, {0, 0}}},
+              {"{variant: document_causal}", "ring", 1, 1, {{16, 0}}},
+              {"{variant: document_causal}", "allgather", 2, 1, {{8, 1}}},
+              {"{variant: document_causal}", "ring", 4, 4, {{4, 3}, {1, 3}, {2, 1}, {0, 0}}},
+              {"{variant: document_causal}", "ring", 16, 3, {{1, 15}, {1, 1}, {0, 0}}},
+              {"{variant: causal}", "ring", 4, 1, {{4, 3}}},
+              {"{variant: full}", "ring", 4, 1, {{4, 3}}},
+              {"{variant: sliding_window, params: {window: 128}}", "ring", 2, 2, {{8, 1}, {1, 1}}},
+              {"{variant: sliding_window, params: {window: 300}}", "ring", 2, 2, {{8, 1}, {3, 1}}},
+              {"{variant: sliding_window, params: {window: 300}}", "ring", 4, 2, {{4, 3}, {3, 1}}},
+              {"{variant: sliding_window, params: {window: 300}}", "ring", 8, 2, {{2, 7}, {2, 2}}},
+              {"{mask: 'kv < 0'}", "ring", 4, 2, {{4, 3}, {0, 0}}}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     fx_attention_setup *setup = set_up(rows[i].attention, rows[i].exchange, rows[i].ranks, 0);
     if (!setup) continue;
+    const fx_ring_room *last = &setup->rung[setup->num_rungs - 1];
     CHECK_MSG(setup->num_rungs == rows[i].count &&
                   memcmp(setup->rung, rows[i].rung, (size_t)rows[i].count * sizeof *setup->rung) == 0 &&
-                  setup->capacity == setup->rung[0],
-              "%s, %d ranks, %s: %d rungs, %d %d, capacity %d", rows[i].attention, rows[i].ranks,
-              rows[i].exchange, setup->num_rungs, setup->rung[0], setup->rung[1], setup->capacity);
+                  memcmp(&setup->room, setup->rung, sizeof setup->room) == 0,
+              "%s, %d ranks, %s: %d rungs, last %d x %d", rows[i].attention, rows[i].ranks, rows[i].exchange,
+              setup->num_rungs, last->blocks, last->hops);
     fx_attention_setup_destroy(setup);
   }
 }
 
-static const fx_test g_tests[] = {{"capacities of a set-up", rungs},
+static const fx_test g_tests[] = {{"rungs of a set-up", rungs},
                                   {"what travels, and run lists over it", shared_fields}};
 FX_TEST_MAIN("blocks that travel between context ranks", g_tests)

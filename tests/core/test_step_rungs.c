@@ -138,7 +138,7 @@ static fx_status run_rank(fx_control *control, void *ctx) {
   bool ready = fixture_init(&f, g_yaml, 1, T, (fixture_options){.topology = topology, .poison = true});
   if (ready) {
     f.attention->num_rungs = j->rungs[control->rank];
-    f.attention->rung[1] = j->small;
+    f.attention->rung[1] = (fx_ring_room){j->small, j->small > 0};
     ready = CHECK_OK(fx_stepper_prepare(f.stepper, g_phases, PHASES));
   }
   if (ready && j->look && control->rank == 0) j->look(&f);
@@ -213,9 +213,9 @@ static void check_ring(const fixture *f, fx_phase phase, bool turns) {
 }
 
 static void look_at_two(const fixture *f) {
-  int32_t small = f->attention->rung[1];
-  const char *const names[2][5] = {{"micro_only", "micro_only/0", "update", "eval", "eval/0"},
-                                   {"micro_only", "micro_only/1", "update", "eval", "eval/1"}};
+  int32_t small = f->attention->rung[1].blocks;
+  const char *const names[2][5] = {{"micro_only", "micro_only/0x0", "update", "eval", "eval/0x0"},
+                                   {"micro_only", "micro_only/1x1", "update", "eval", "eval/1x1"}};
   if (!check_names(f, names[small], 5)) return;
   for (int i = 0; i < PHASES; i++) {
     CHECK(fx_stepper_plan(f->stepper, g_phases[i]) == fx_stepper_plan_at(f->stepper, g_phases[i], 0));
@@ -238,13 +238,13 @@ static void look_at_two(const fixture *f) {
 /* A miss says that it was the capacity: a third rung beside the two. */
 static void look_at_reason(const fixture *f) {
   f->attention->num_rungs = 3;
-  f->attention->rung[1] = 3, f->attention->rung[2] = 1;
+  f->attention->rung[1].blocks = 3, f->attention->rung[2] = (fx_ring_room){1, 1};
   CHECK_OK(fx_stepper_prepare(f->stepper, g_phases, 1));
   CHECK_STR(fx_stepper_miss_reason(f->stepper), "capacity 4 -> 3");
   CHECK_INT(fx_plan_cache_misses(fx_stepper_cache(f->stepper)), 6);
   CHECK_OK(fx_stepper_prepare(f->stepper, g_phases, PHASES));
-  const char *const names[] = {"micro_only", "micro_only/3", "micro_only/1", "update",
-                               "eval",       "eval/3",       "eval/1"};
+  const char *const names[] = {"micro_only", "micro_only/3x1", "micro_only/1x1", "update",
+                               "eval",       "eval/3x1",       "eval/1x1"};
   check_names(f, names, 7);
   CHECK_INT(fx_plan_cache_misses(fx_stepper_cache(f->stepper)), 7);
 }
@@ -252,7 +252,7 @@ static void look_at_reason(const fixture *f) {
 static void miss_names_capacity(void) {
   job j = {.rungs = {2, 2}, .small = 1, .agrees = true, .look = look_at_reason};
   CHECK_STATUS(run_job(&j), FX_ERR_DIVERGED); /* rank 0 offers more now */
-  CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/3; rank 1 has plan micro_only/1");
+  CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/3x1; rank 1 has plan micro_only/1x1");
 }
 
 /* ---- what runs ---- */
@@ -298,7 +298,7 @@ static void nothing_travels(void) {
 static void ranks_agree_on_rungs(void) {
   job j = {.rungs = {2, 1}, .small = 1, .agrees = true};
   CHECK_STATUS(run_job(&j), FX_ERR_DIVERGED);
-  CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/1; rank 1 has plan update");
+  CHECK_HAS(fx_error_text(), "rank 0 has plan micro_only/1x1; rank 1 has plan update");
 }
 
 static const fx_test g_tests[] = {{"a slot chooses among the rungs of a phase", slots_choose},

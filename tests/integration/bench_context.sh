@@ -27,7 +27,7 @@ rules = {
     "efficiency": near(r["efficiency"], r["single_ms"] / (n * r["shared_ms"])),
     "rate": near(r["shared_tflops"], 14e-9 * r["visible_pairs"] * r["heads"] * r["head_dim"] / n / r["shared_ms"]),
     "balance": 1 <= r["imbalance"] < n,
-    "room": 0 <= r["capacity_blocks"] <= r["blocks"] == r["length"] // 128 // n,
+    "room": 0 <= r["capacity_blocks"] <= r["blocks"] == r["length"] // 128 // n and 0 <= r["hops"] < n,
     sys.argv[2]: eval(sys.argv[2]),
 }
 broken = [rule for rule, kept in rules.items() if not kept]

@@ -43,17 +43,17 @@ check "one character a pair" diff want.txt <(grep '^|' out.txt)
 check "a PNG of 8 x 8" test "$(head -c 24 small.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a0000000d494844520000000800000008
 
 # 8 blocks of 128, block i sees 128 * 128 i + 128 * 129 / 2 pairs: to and fro is even for 2 and 4 ranks; 3 blocks a rank are not.
-check "a causal mask shared by 4 ranks" shows imbalance=1.0 ranks=4 blocks_a_rank=2 travelling_blocks=2 -- attention.variant=causal --length 1024 --ranks 4
+check "a causal mask shared by 4 ranks" shows imbalance=1.0 ranks=4 blocks_a_rank=2 travelling_blocks=2 hops=3 -- attention.variant=causal --length 1024 --ranks 4
 check "neighbouring blocks would not be even" test "$(field imbalance_neighbours)" = 1.74926829
 check "three blocks a rank" shows ranks=2 imbalance=1.05548331 -- attention.variant=causal --length 768 --ranks 2
 check "documents are dealt by area" shows ranks=4 -- attention.variant=document_causal --length 65536 --documents 3000 --ranks 4
 check "and evenly" awk -v x="$(field imbalance)" -v y="$(field imbalance_neighbours)" 'BEGIN { exit !(x >= 1 && x < 1.001 && y > 1.01) }'
 check "shares in the text" grep -q "shares          0: 25\.0" out.txt
 # A window of 512 reaches back 4 blocks: with neighbouring blocks on each of 4 ranks, that many of one are seen by the next.
-check "few keys travel for a window" shows travelling_blocks=4 blocks_a_rank=16 -- attention.variant=sliding_window \
+check "few keys travel for a window" shows travelling_blocks=4 hops=1 blocks_a_rank=16 -- attention.variant=sliding_window \
   attention.params.window=512 parallel.context_exchange=ring --length 8192 --ranks 4
-check "and the text says so" grep -q "travelling      at most 4 of a rank's 16 blocks (25.0%)" out.txt
-check "all are gathered otherwise" shows travelling_blocks=16 -- attention.variant=sliding_window \
+check "and the text says so" grep -q "travelling      at most 4 of a rank's 16 blocks (25.0%), to the next 1 of 3 other ranks" out.txt
+check "all are gathered otherwise" shows travelling_blocks=16 hops=3 -- attention.variant=sliding_window \
   attention.params.window=512 parallel.context_exchange=allgather --length 8192 --ranks 4
 check "a sequence that does not divide" refuses 2 '1000 is not a multiple of 128 x parallel.context=3' "$config" --length 1000 --ranks 3
 check "one rank shares nothing" refuses 2 'ranks takes a number from 2' "$config" --ranks 1

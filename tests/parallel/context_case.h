@@ -210,7 +210,7 @@ static inline fx_status run_rank(fx_control *control, void *ctx) {
   for (int i = 0; i < c->B * c->T; i++) positions[i] = i % c->T - c->doc_start[i];
   fx_attention_batch batch = {c->tokens, positions, c->doc_start, c->doc_end};
   fx_status status = fx_attention_fill(setup, &batch, memory, scratch);
-  setup->capacity = setup->rung[fx_attention_rung(setup, memory)];
+  setup->room = setup->rung[fx_attention_rung(setup, memory)];
   if (status == FX_OK) {
     p->blocks[control->rank] = malloc((size_t)c->T / 128 * sizeof(int32_t));
     memcpy(p->blocks[control->rank], memory[setup->blocks], (size_t)c->T / 128 * sizeof(int32_t));
