@@ -18,6 +18,7 @@ static const struct machine {
 typedef struct share {
   const struct machine *machine;
   double ranks, queries, keys; /* keys: and values */
+  double hops, travelling;     /* in a ring; travelling: of `keys` */
   double bytes;                /* of an element */
   double seconds;
 } share;
@@ -27,7 +28,9 @@ static share share_of(const fx_context_shape *s) {
   double rows = (double)s->B * (double)s->T / s->ranks, D = (double)s->D;
   out.queries = rows * (double)s->H * D;
   out.keys = 2 * rows * (double)s->K * D;
-  out.seconds = 14 * out.queries * (double)s->T / 2 / out.machine->flops;
+  out.hops = s->room.hops;
+  out.travelling = out.keys * s->room.blocks * s->ranks * FX_LIMITS_ALIGN / (double)s->T;
+  out.seconds = 14 * out.queries * (double)s->T * s->density / out.machine->flops;
   return out;
 }
 
@@ -51,11 +54,11 @@ static double allgather_cost(const fx_context_shape *s, const share *r) {
  * keys travel too. Passes: packing twice; out and dq in fp32, read and written at every hop but the first;
  * the gradients of keys likewise; a cast of all three and the normalised end. */
 static double ring_cost(const share *r) {
-  double hops = r->ranks - 1, chunk = r->seconds / r->ranks;
-  double forward = hidden(r->keys * r->bytes / r->machine->link, 4.0 / 14 * chunk);
-  double backward = hidden(r->keys * (r->bytes + 4) / r->machine->link, 10.0 / 14 * chunk);
-  double sums = (2 * hops + 1) * 4 * (2 * r->queries + r->keys);
-  double passes = 4 * r->keys * r->bytes + sums + (2 * r->queries + r->keys) * (4 + r->bytes);
+  double hops = r->hops, travelling = r->travelling, chunk = r->seconds / (hops + 1);
+  double forward = hidden(travelling * r->bytes / r->machine->link, 4.0 / 14 * chunk);
+  double backward = hidden(travelling * (r->bytes + 4) / r->machine->link, 10.0 / 14 * chunk);
+  double sums = 4 * ((2 * hops + 1) * 2 * r->queries + 2 * hops * travelling + r->keys);
+  double passes = 4 * travelling * r->bytes + sums + (2 * r->queries + r->keys) * (4 + r->bytes);
   return hops * (forward + backward) + passes / r->machine->memory +
          hops * (4 * r->machine->call + r->machine->hop);
 }

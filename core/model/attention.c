@@ -102,11 +102,12 @@ static fx_status create_program(fx_attention_kind *kind, const fx_variant *varia
   return FX_OK;
 }
 
-static fx_status create_kind(fx_attention_setup *setup, const fx_config *config, int32_t index) {
+static fx_status create_kind(fx_attention_setup *setup, const fx_config *config, int32_t index,
+                             fx_tile_mode mode) {
   fx_attention_kind *kind = &setup->kind[index];
   fx_variant *variant = NULL;
   fx_ex_ranges ranges = {setup->H, setup->T, setup->T};
-  fx_tile_options options = {.mode = FX_TILE_AUTO, .compile = {.compiler = config->runtime.compiler}};
+  fx_tile_options options = {.mode = mode, .compile = {.compiler = config->runtime.compiler}};
   if (strcmp(config->runtime.compiler, "none") == 0) options.mode = FX_TILE_INTERPRETED;
   kind->limits = kind->runs = kind->buffers = -1;
   FX_TRY(fx_config_variant(config, index, &ranges, &variant));
@@ -147,11 +148,9 @@ static void add_rung(fx_attention_setup *setup, fx_ring_room room) {
  * of the blocks for that one alone (documents that are dealt nearly whole); nothing, where the ring does not
  * turn. */
 static fx_status plan_rungs(fx_attention_setup *setup) {
-  bool of_batch = false;
   fx_ring_room all = setup->rung[0], need;
-  for (int32_t k = 0; k < setup->num_kinds; k++) of_batch = of_batch || reads_batch(&setup->kind[k]);
-  if (!of_batch) {
-    FX_TRY(fx_context_need(setup, &need));
+  if (setup->fixed) {
+    FX_TRY(fx_context_need(setup, &need, NULL));
     add_rung(setup, need);
     return FX_OK;
   }
@@ -168,6 +167,8 @@ static fx_status plan_context(fx_attention_setup *setup, const fx_config *config
   setup->blocks = setup->shared = -1;
   setup->room = setup->rung[0] = (fx_ring_room){count, setup->ranks - 1};
   setup->num_rungs = 1;
+  setup->fixed = true;
+  for (int32_t k = 0; k < setup->num_kinds; k++) setup->fixed = setup->fixed && !reads_batch(&setup->kind[k]);
   if (setup->ranks == 1) return FX_OK;
   setup->blocks = add_field(setup, "context_blocks", 0, setup->T / FX_LIMITS_ALIGN);
   for (int64_t l = 0; l < config->model.num_hidden_layers; l++)
@@ -183,21 +184,13 @@ fx_status fx_attention_setup_create(const fx_config *config, fx_backend backend,
   return fx_attention_setup_create_for(config, backend, B, T, 1, 0, out);
 }
 
-fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
-                                        int ranks, int rank, fx_attention_setup **out) {
+static fx_status create(const fx_config *config, fx_backend backend, fx_attention_setup sizes,
+                        fx_tile_mode mode, fx_attention_setup **out) {
   fx_attention_setup *setup = NULL;
   fx_status status = FX_OK;
-  if (fx_config_num_variants(config) > FX_ATTENTION_MAX_KINDS)
-    return fx_error(FX_ERR_CONFIG, "%s: %d different variants in one model, at most %d are possible",
-                    fx_config_where(config, "attention.layers"), fx_config_num_variants(config),
-                    FX_ATTENTION_MAX_KINDS);
-  if (ranks > 1) FX_TRY(fx_context_check(config, T, ranks));
   FX_TRY(fx_calloc(&setup, 1, sizeof *setup));
-  setup->B = (int32_t)B;
-  setup->T = (int32_t)T;
-  setup->rows = (int32_t)(T / ranks);
-  setup->ranks = ranks, setup->rank = rank;
-  if (ranks > 1) setup->exchange = fx_context_exchange_of(config, backend, ranks, B, T);
+  *setup = sizes;
+  setup->rows = setup->T / setup->ranks;
   setup->H = (int32_t)config->model.num_attention_heads;
   setup->K = (int32_t)config->model.num_key_value_heads;
   setup->turn_token = (int32_t)config->attention.turn_token;
@@ -205,7 +198,7 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
     fx_flex_attention_tile(backend, backward, (int32_t)config->model.head_dim, setup->tile[backward]);
   for (int32_t i = 0; i < fx_config_num_variants(config); i++) {
     setup->num_kinds++;
-    FX_TRY_GOTO(create_kind(setup, config, i), destroy_setup);
+    FX_TRY_GOTO(create_kind(setup, config, i, mode), destroy_setup);
     setup->kind[i].attr.dq_apart = fx_flex_attention_dq_apart(backend);
   }
   FX_TRY_GOTO(plan_context(setup, config), destroy_setup);
@@ -214,6 +207,41 @@ fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend back
 destroy_setup:
   fx_attention_setup_destroy(setup);
   return status;
+}
+
+/* What auto stands for depends on what the masks let ranks see: a ring's set-up tells, which compiles
+ * nothing. */
+static fx_status choose_exchange(const fx_config *config, fx_backend backend, fx_attention_setup *sizes) {
+  static const fx_context_exchange named[] = {[FX_PARALLEL_CONTEXT_EXCHANGE_RING] = FX_CONTEXT_RING,
+                                              [FX_PARALLEL_CONTEXT_EXCHANGE_ALLGATHER] = FX_CONTEXT_ALLGATHER,
+                                              [FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL] = FX_CONTEXT_ALLTOALL};
+  fx_attention_setup *ring = NULL;
+  sizes->exchange = FX_CONTEXT_RING;
+  if (config->parallel.context_exchange != FX_PARALLEL_CONTEXT_EXCHANGE_AUTO) {
+    sizes->exchange = named[config->parallel.context_exchange];
+    return FX_OK;
+  }
+  FX_TRY(create(config, backend, *sizes, FX_TILE_INTERPRETED, &ring));
+  fx_status status = fx_context_exchange_auto(config, backend, ring, &sizes->exchange);
+  fx_attention_setup_destroy(ring);
+  return status;
+}
+
+fx_status fx_attention_setup_create_for(const fx_config *config, fx_backend backend, int64_t B, int64_t T,
+                                        int ranks, int rank, fx_attention_setup **out) {
+  fx_attention_setup sizes;
+  memset(&sizes, 0, sizeof sizes);
+  sizes.B = (int32_t)B, sizes.T = (int32_t)T;
+  sizes.ranks = ranks, sizes.rank = rank;
+  if (fx_config_num_variants(config) > FX_ATTENTION_MAX_KINDS)
+    return fx_error(FX_ERR_CONFIG, "%s: %d different variants in one model, at most %d are possible",
+                    fx_config_where(config, "attention.layers"), fx_config_num_variants(config),
+                    FX_ATTENTION_MAX_KINDS);
+  if (ranks > 1) {
+    FX_TRY(fx_context_check(config, T, ranks));
+    FX_TRY(choose_exchange(config, backend, &sizes));
+  }
+  return create(config, backend, sizes, FX_TILE_AUTO, out);
 }
 
 fx_status fx_attention_check_deterministic(const fx_config *config, const fx_attention_setup *setup,

@@ -51,6 +51,7 @@ typedef struct fx_attention_setup {
   int blocks;                   /* number of the field context_blocks, int32 [T / 128]; -1: one rank */
   int shared;        /* number of the field context_shared (fx_attention_shared); -1: one rank, or no ring */
   fx_ring_room room; /* for keys that travel, in what is recorded from this */
+  bool fixed;        /* no mask depends on the batch */
   int32_t num_rungs;
   fx_ring_room rung[FX_ATTENTION_MAX_RUNGS]; /* worth recording; the first holds everything */
   int32_t num_kinds;

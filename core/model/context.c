@@ -24,26 +24,21 @@ fx_status fx_context_check(const fx_config *config, int64_t T, int ranks) {
       (long long)BLOCK * ranks);
 }
 
-fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int ranks, int64_t B,
-                                           int64_t T) {
-  switch (config->parallel.context_exchange) {
-  case FX_PARALLEL_CONTEXT_EXCHANGE_RING:
-    return FX_CONTEXT_RING;
-  case FX_PARALLEL_CONTEXT_EXCHANGE_ALLGATHER:
-    return FX_CONTEXT_ALLGATHER;
-  case FX_PARALLEL_CONTEXT_EXCHANGE_ALLTOALL:
-    return FX_CONTEXT_ALLTOALL;
-  default:
-    return fx_context_choose(
-        &(fx_context_shape){.backend = backend,
-                            .ranks = ranks,
-                            .B = B,
-                            .T = T,
-                            .H = fx_max_i64(config->model.num_attention_heads / config->parallel.tensor, 1),
-                            .K = fx_max_i64(config->model.num_key_value_heads / config->parallel.tensor, 1),
+fx_status fx_context_exchange_auto(const fx_config *config, fx_backend backend,
+                                   const fx_attention_setup *ring, fx_context_exchange *out) {
+  fx_context_shape shape = {.backend = backend,
+                            .ranks = ring->ranks,
+                            .B = ring->B,
+                            .T = ring->T,
+                            .H = fx_max_i64(ring->H / config->parallel.tensor, 1),
+                            .K = fx_max_i64(ring->K / config->parallel.tensor, 1),
                             .D = config->model.head_dim,
-                            .dtype = fx_model_dtype(config, backend)});
-  }
+                            .dtype = fx_model_dtype(config, backend),
+                            .density = 0.5,
+                            .room = ring->rung[0]};
+  if (ring->fixed) FX_TRY(fx_context_need(ring, &shape.room, &shape.density));
+  *out = fx_context_choose(&shape);
+  return FX_OK;
 }
 
 fx_context_blocks fx_context_values(fx_graph *graph, const fx_attention_setup *setup, fx_value blocks,
@@ -209,9 +204,15 @@ static double block_cost(const fx_attention_setup *setup) {
   return floor(pairs) * (double)uses;
 }
 
-/* Who computes which blocks, rank by rank, and by block number how far they travel (in scratch). */
+/* Who computes which blocks, rank by rank; by block number what they see and how far they travel (in
+ * scratch). */
+typedef struct dealt {
+  const double *area;
+  const int32_t *travels;
+} dealt;
+
 static fx_status deal(const fx_attention_setup *setup, const void *const *const *buffer, int32_t *order,
-                      const int32_t **travels, void *scratch) {
+                      dealt *out, void *scratch) {
   int32_t count = setup->T / BLOCK;
   double *area = scratch;
   int32_t *first = (int32_t *)(area + count), *last = first + count, *hops = last + count;
@@ -220,7 +221,7 @@ static fx_status deal(const fx_attention_setup *setup, const void *const *const 
   FX_TRY(fx_context_area(setup, buffer, area, &reach, rest));
   fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), order, rest);
   fx_context_hops(first, last, count, setup->ranks, order, hops, rest);
-  *travels = hops;
+  *out = (dealt){area, hops};
   return FX_OK;
 }
 
@@ -256,33 +257,37 @@ static void fill_shared(const fx_attention_setup *setup, const int32_t *order, c
 
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch) {
-  const int32_t *travels;
+  dealt made;
   if (setup->exchange == FX_CONTEXT_ALLTOALL) { /* all rows are everywhere: in order */
     for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] = i;
   } else {
-    FX_TRY(deal(setup, buffer, blocks, &travels, scratch));
-    if (shared) fill_shared(setup, blocks, travels, shared);
+    FX_TRY(deal(setup, buffer, blocks, &made, scratch));
+    if (shared) fill_shared(setup, blocks, made.travels, shared);
   }
   for (int32_t i = 0; i < setup->T / BLOCK; i++) blocks[i] *= BLOCK;
   return FX_OK;
 }
 
-fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need) {
+fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need, double *density) {
   const void *none[FX_EX_MAX_BUFFERS] = {NULL};
   const void *const *buffer[FX_ATTENTION_MAX_KINDS] = {none, none, none, none};
-  const int32_t *travels;
+  dealt made;
   int32_t *order = NULL, share = setup->rows / BLOCK;
+  double pairs = 0, layers = 0;
   char *scratch = NULL;
   fx_status status = FX_OK;
   FX_TRY_GOTO(fx_calloc(&order, (size_t)(setup->T / BLOCK), sizeof *order), free_memory);
   FX_TRY_GOTO(fx_alloc_aligned(&scratch, fx_context_scratch(setup)), free_memory);
-  FX_TRY_GOTO(deal(setup, buffer, order, &travels, scratch), free_memory);
-  *need = (fx_ring_room){0, farthest(setup, travels)};
+  FX_TRY_GOTO(deal(setup, buffer, order, &made, scratch), free_memory);
+  *need = (fx_ring_room){0, farthest(setup, made.travels)};
   for (int r = 0; r < setup->ranks; r++) {
     int32_t count = 0;
-    for (int32_t i = 0; i < share; i++) count += travels[order[r * share + i]] > 0;
+    for (int32_t i = 0; i < share; i++) count += made.travels[order[r * share + i]] > 0;
     need->blocks = count > need->blocks ? count : need->blocks;
   }
+  for (int32_t b = 0; b < setup->T / BLOCK; b++) pairs += made.area[b];
+  for (int32_t k = 0; k < setup->num_kinds; k++) layers += (double)setup->kind[k].layers;
+  if (density) *density = pairs / (layers * setup->B * setup->H * setup->T * setup->T);
 free_memory:
   free(scratch);
   free(order);

@@ -15,9 +15,10 @@ extern "C" {
  * parallel.context. */
 fx_status fx_context_check(const fx_config *config, int64_t T, int ranks);
 
-/* How the ranks exchange keys: what parallel.context_exchange says, or what auto stands for. */
-fx_context_exchange fx_context_exchange_of(const fx_config *config, fx_backend backend, int ranks, int64_t B,
-                                           int64_t T);
+/* What parallel.context_exchange=auto stands for, from a set-up made for a ring: the exchange that costs
+ * least, where a batch may change the masks as for a causal one. Allocates; for set-up. */
+fx_status fx_context_exchange_auto(const fx_config *config, fx_backend backend,
+                                   const fx_attention_setup *ring, fx_context_exchange *out);
 
 /* The values that fx_context_attention takes, from the fields context_blocks and context_shared (FX_NONE
  * without a ring) of a set-up of several ranks. */
@@ -45,8 +46,9 @@ fx_status fx_context_area(const fx_attention_setup *setup, const void *const *co
 fx_status fx_context_assign(const fx_attention_setup *setup, const void *const *const *buffer,
                             int32_t *blocks, const fx_attention_shared *shared, void *scratch);
 
-/* What a ring must make room for where no kind's mask reads what a batch brings. Allocates; for set-up. */
-fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need);
+/* What a ring must make room for where masks are fixed, and which part of all pairs is visible (may be NULL).
+ * Allocates; for set-up. */
+fx_status fx_context_need(const fx_attention_setup *setup, fx_ring_room *need, double *density);
 
 /* This rank's rows of one number a position: whole int32 [B, T] -> local [B, rows], by the assignment. */
 void fx_context_take_rows(const fx_attention_setup *setup, const int32_t *blocks, const int32_t *whole,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks that share a sequence are told of it: which blocks travel in a ring, how far, and the run lists
  * over them, against the mask of every pair; and what a set-up makes room for. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/model/attention.h"
+#include "core/model/context.h"
 #include "dynamo_rt/base/memory.h"
 #include "tests/harness.h"
 
@@ -262,6 +263,53 @@ static void rungs(void) {
   }
 }
 
+/* What one batch tells of fixed masks. Two key heads of a layer see the same, and areas of partial tiles are
+ * exact where limits represent the mask. */
+static void need_of_masks(void) {
+  static const struct {
+    const char *attention;
+    fx_ring_room room;
+    double density;
+  } rows[] = {{"{variant: causal}", {4, 3}, (T + 1) / (2.0 * T)},
+              {"{variant: full}", {4, 3}, 1},
+              {"{variant: sliding_window, params: {window: 128}}", {1, 1}, (128 * (T - 63.5)) / T / T},
+              {"{mask: 'kv < 0'}", {0, 0}, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    fx_attention_setup *setup = set_up(rows[i].attention, "ring", 4, 0);
+    fx_ring_room room = {-1, -1};
+    double density = -1;
+    if (!setup || !CHECK(setup->fixed) || !CHECK_OK(fx_context_need(setup, &room, &density))) continue;
+    CHECK_MSG(room.blocks == rows[i].room.blocks && room.hops == rows[i].room.hops &&
+                  fabs(density - rows[i].density) < 1e-12,
+              "%s: %d blocks, %d hops, density %.9f for %.9f", rows[i].attention, room.blocks, room.hops,
+              density, rows[i].density);
+    fx_attention_setup_destroy(setup);
+  }
+  fx_attention_setup *setup = set_up("{variant: document_causal}", "ring", 4, 0);
+  CHECK(setup && !setup->fixed);
+  fx_attention_setup_destroy(setup);
+}
+
+/* auto looks at the masks, which one batch may tell: nothing travels, or everything. */
+static void exchange_of_masks(void) {
+  static const struct {
+    const char *attention;
+    fx_context_exchange exchange;
+  } rows[] = {{"{mask: 'kv < 0'}", FX_CONTEXT_RING},
+              {"{mask: 'kv <= q && q - kv <= q % 128'}", FX_CONTEXT_RING},
+              {"{variant: causal}", FX_CONTEXT_ALLGATHER},
+              {"{variant: document_causal}", FX_CONTEXT_ALLGATHER}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    fx_attention_setup *setup = set_up(rows[i].attention, "auto", 4, 0);
+    if (!setup) continue;
+    CHECK_MSG(setup->exchange == rows[i].exchange, "%s: %s", rows[i].attention,
+              fx_context_exchange_name(setup->exchange));
+    fx_attention_setup_destroy(setup);
+  }
+}
+
 static const fx_test g_tests[] = {{"rungs of a set-up", rungs},
+                                  {"what one batch tells", need_of_masks},
+                                  {"auto looks at the masks", exchange_of_masks},
                                   {"what travels, and run lists over it", shared_fields}};
 FX_TEST_MAIN("blocks that travel between context ranks", g_tests)

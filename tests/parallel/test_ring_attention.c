@@ -198,36 +198,62 @@ static void refusals(void) {
 /* What was measured to be fastest of the three (tests/bench/RESULTS.md), and what else the costs say. */
 static void costs(void) {
   enum { G = 1 << FX_CONTEXT_ALLGATHER, A = 1 << FX_CONTEXT_ALLTOALL };
-  static const struct {
+  const fx_backend CUDA = FX_BACKEND_CUDA;
+  const fx_ring_room all = {-1, -1}, next = {32, 1}, none = {0, 0}; /* next: a window of 4,096 */
+  const struct {
     fx_context_shape shape;
     int best;
     unsigned never; /* too much memory; heads that the ranks do not divide, or too many ranks */
-  } rows[] = {{{FX_BACKEND_CUDA, 2, 1, 8192, 32, 4, 64, FX_BF16}, FX_CONTEXT_ALLGATHER, 0}, /* measured */
-              {{FX_BACKEND_CUDA, 2, 1, 16384, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, 0},   /* measured */
-              {{FX_BACKEND_CPU, 2, 1, 1024, 12, 12, 64, FX_F32}, FX_CONTEXT_ALLGATHER, 0},  /* measured */
-              {{FX_BACKEND_CUDA, 2, 1, 65536, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, G},
-              {{FX_BACKEND_CUDA, 8, 1, 16384, 32, 32, 128, FX_BF16}, FX_CONTEXT_ALLTOALL, 0}, /* short hops */
-              {{FX_BACKEND_CUDA, 8, 1, 65536, 32, 4, 128, FX_BF16}, FX_CONTEXT_ALLGATHER, A},
-              {{FX_BACKEND_CUDA, 32, 1, 65536, 32, 32, 128, FX_BF16}, FX_CONTEXT_RING, G | A},
-              {{FX_BACKEND_CPU, 2, 1, 1 << 20, 4, 4, 64, FX_F32}, FX_CONTEXT_RING, G}};
+  } rows[] = {{{CUDA, 2, 1, 8192, 32, 4, 64, FX_BF16, 0.5, all}, FX_CONTEXT_ALLGATHER, 0}, /* measured */
+              {{CUDA, 2, 1, 16384, 32, 32, 128, FX_BF16, 0.5, all}, FX_CONTEXT_RING, 0},   /* measured */
+              {{FX_BACKEND_CPU, 2, 1, 1024, 12, 12, 64, FX_F32, 0.5, all}, FX_CONTEXT_ALLGATHER, 0}, /* too */
+              {{CUDA, 2, 1, 65536, 32, 32, 128, FX_BF16, 0.5, all}, FX_CONTEXT_RING, G},
+              {{CUDA, 8, 1, 16384, 32, 32, 128, FX_BF16, 0.5, all}, FX_CONTEXT_ALLTOALL, 0}, /* short hops */
+              {{CUDA, 8, 1, 65536, 32, 4, 128, FX_BF16, 0.5, all}, FX_CONTEXT_ALLGATHER, A},
+              {{CUDA, 8, 1, 65536, 32, 4, 128, FX_BF16, 0.06, next}, FX_CONTEXT_RING, A},
+              {{CUDA, 8, 1, 65536, 32, 32, 128, FX_BF16, 0.06, all}, FX_CONTEXT_ALLTOALL, G},
+              {{CUDA, 8, 1, 65536, 32, 32, 128, FX_BF16, 0.06, next}, FX_CONTEXT_RING, G},
+              {{CUDA, 2, 1, 8192, 32, 4, 64, FX_BF16, 0.01, none}, FX_CONTEXT_RING, 0},
+              {{CUDA, 32, 1, 65536, 32, 32, 128, FX_BF16, 0.5, all}, FX_CONTEXT_RING, G | A},
+              {{FX_BACKEND_CPU, 2, 1, 1 << 20, 4, 4, 64, FX_F32, 0.5, all}, FX_CONTEXT_RING, G}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    const fx_context_shape *s = &rows[i].shape;
+    fx_context_shape s = rows[i].shape;
     double cost[3];
+    if (s.room.hops < 0) s.room = (fx_ring_room){(int32_t)(s.T / 128 / s.ranks), s.ranks - 1};
     for (int e = 0; e < 3; e++) {
-      cost[e] = fx_context_cost(s, (fx_context_exchange)e);
+      cost[e] = fx_context_cost(&s, (fx_context_exchange)e);
       bool possible = !isinf(cost[e]), expected = !(rows[i].never >> e & 1);
       CHECK_MSG(possible == expected && cost[e] > 0, "row %zu: %s costs %g", i,
                 fx_context_exchange_name((fx_context_exchange)e), cost[e]);
     }
-    fx_context_exchange got = fx_context_choose(s);
+    fx_context_exchange got = fx_context_choose(&s);
     CHECK_MSG((int)got == rows[i].best, "row %zu: %s, of allgather %.3g, ring %.3g, alltoall %.3g ms", i,
               fx_context_exchange_name(got), 1e3 * cost[FX_CONTEXT_ALLGATHER], 1e3 * cost[FX_CONTEXT_RING],
               1e3 * cost[FX_CONTEXT_ALLTOALL]);
   }
 }
 
+/* Less work hides less, less to pass on takes less; as much work to each hop hides as much of each. */
+static void cost_of_masks(void) {
+  fx_context_shape dense = {FX_BACKEND_CUDA, 8, 1, 65536, 32, 32, 128, FX_BF16, 0.5, {64, 7}}, sparse = dense;
+  double most = fx_context_cost(&dense, FX_CONTEXT_RING);
+  sparse.density = 0.001;
+  CHECK(fx_context_cost(&sparse, FX_CONTEXT_RING) > most + 1e-3);
+  dense.room.hops = sparse.room.hops = 3;
+  CHECK(fx_context_cost(&dense, FX_CONTEXT_RING) < 0.6 * most);
+  sparse.density = 0.5, sparse.room.blocks = 16;
+  CHECK(fx_context_cost(&sparse, FX_CONTEXT_RING) < fx_context_cost(&dense, FX_CONTEXT_RING));
+  double cost[4] = {0};
+  for (int hops = 1; hops <= 3; hops++) {
+    dense.density = 0.005 * (hops + 1), dense.room.hops = hops; /* hides a part */
+    cost[hops] = fx_context_cost(&dense, FX_CONTEXT_RING);
+  }
+  CHECK_MSG(fabs(cost[1] + cost[3] - 2 * cost[2]) < 1e-9 * cost[2], "%g, %g, %g", cost[1], cost[2], cost[3]);
+}
+
 static const fx_test g_tests[] = {{"refusals", refusals},
                                   {"what auto is", costs},
+                                  {"costs of a ring", cost_of_masks},
                                   {"lse over 80 orders of magnitude", wide_range},
                                   {"error does not grow with the ring", error_does_not_grow},
                                   {"nothing to do", nothing_to_do},
