@@ -26,9 +26,11 @@ typedef struct dealer {
   int32_t blocks, share; /* share: blocks a rank */
   int ranks;
   double block_cost, all, least; /* area of all; cost of the best way so far */
-  piece *piece;                  /* [blocks] */
-  dealt_rank *rank;              /* [ranks] */
-  int32_t *owner, *best;         /* [blocks]: of this way and of the best so far */
+  const fx_ring_room *rooms;
+  int32_t num_rooms;
+  piece *piece;          /* [blocks] */
+  dealt_rank *rank;      /* [ranks] */
+  int32_t *owner, *best; /* [blocks]: of this way and of the best so far */
   int32_t *lo, *hi; /* [blocks + 1]: least first of queries from here on, greatest last of those before */
   int32_t *count;   /* [blocks + 1] */
   int32_t *hops;    /* [blocks] */
@@ -95,9 +97,18 @@ static void order_ranks(dealer *d) {
   for (int32_t b = 0; b < d->blocks; b++) d->owner[b] = d->count[d->owner[b]];
 }
 
+int32_t fx_ring_room_for(const fx_ring_room *rooms, int32_t count, fx_ring_room need) {
+  int32_t best = 0;
+  for (int32_t i = 1; i < count; i++) {
+    bool holds = rooms[i].blocks >= need.blocks && rooms[i].hops >= need.hops;
+    if (holds && rooms[i].blocks * rooms[i].hops < rooms[best].blocks * rooms[best].hops) best = i;
+  }
+  return best;
+}
+
 static double cost_of(dealer *d) {
   double largest = 0;
-  int32_t most = 0, hops = 0;
+  fx_ring_room room = {0, 0};
   order_ranks(d);
   mark_hops(d, d->hops);
   for (int r = 0; r < d->ranks; r++) d->rank[r] = (dealt_rank){.weight = 0};
@@ -105,13 +116,14 @@ static double cost_of(dealer *d) {
     dealt_rank *rank = &d->rank[d->owner[b]];
     rank->weight += d->area[b];
     rank->travel += d->hops[b] > 0;
-    hops = d->hops[b] > hops ? d->hops[b] : hops;
+    room.hops = d->hops[b] > room.hops ? d->hops[b] : room.hops;
   }
   for (int r = 0; r < d->ranks; r++) {
     largest = d->rank[r].weight > largest ? d->rank[r].weight : largest;
-    most = d->rank[r].travel > most ? d->rank[r].travel : most;
+    room.blocks = d->rank[r].travel > room.blocks ? d->rank[r].travel : room.blocks;
   }
-  return largest + d->block_cost * most * hops;
+  if (d->num_rooms > 0) room = d->rooms[fx_ring_room_for(d->rooms, d->num_rooms, room)];
+  return largest + d->block_cost * room.blocks * room.hops;
 }
 
 static void consider(dealer *d) {
@@ -239,9 +251,11 @@ static void consider_pieces(dealer *d) {
 /* ---- */
 
 void fx_context_deal(const double *area, const int32_t *first, const int32_t *last, int32_t blocks, int ranks,
-                     double block_cost, int32_t *order, void *scratch) {
+                     double block_cost, const fx_ring_room *rooms, int32_t num_rooms, int32_t *order,
+                     void *scratch) {
   dealer d = dealer_of(first, last, blocks, ranks, scratch);
   d.area = area, d.block_cost = block_cost, d.least = -1;
+  d.rooms = rooms, d.num_rooms = num_rooms;
   for (int32_t b = 0; b < blocks; b++) d.all += area[b];
   deal_to_and_fro(&d);
   consider(&d);

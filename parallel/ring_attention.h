@@ -24,6 +24,7 @@
 #define FX_PARALLEL_RING_ATTENTION_H
 
 #include "attention/flex_attention.h"
+#include "parallel/context_blocks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -44,11 +45,6 @@ int32_t fx_context_rows(fx_context_exchange exchange, int ranks, int32_t T_local
  * keys, rank by rank, or one a rank's chunk, in rank order. T_local: positions of one rank. */
 int32_t fx_context_keys(fx_context_exchange exchange, int ranks, int32_t T_local);
 int32_t fx_context_lists(fx_context_exchange exchange, int ranks);
-
-/* What a ring makes room for: at most `blocks` blocks of each rank travel, to the next `hops` ranks. */
-typedef struct fx_ring_room {
-  int32_t blocks, hops;
-} fx_ring_room;
 
 /* Who has which keys, and which of them travel in a ring.
  * all: int32 [size * N], N = T_local / 128: global position of every block of 128, rank by rank, ascending

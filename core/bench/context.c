@@ -53,6 +53,11 @@ static void count_shares(const fx_attention_setup *setup, const int32_t *assigne
   for (int32_t i = 0; i < blocks; i++) all += area[i], order[i] = i;
   for (int r = 0; r < out->ranks; r++) out->share[r] = fx_context_share(area, blocks, out->ranks, order, r);
   out->contiguous = imbalance(out->share, out->ranks);
+  if (setup->exchange == FX_CONTEXT_ALLTOALL) { /* every rank has all rows, of its heads */
+    for (int r = 0; r < out->ranks; r++) out->share[r] = 1.0 / out->ranks;
+    out->imbalance = 1;
+    return;
+  }
   for (int32_t i = 0; i < blocks; i++) order[i] = assigned[i] / FX_LIMITS_ALIGN;
   for (int r = 0; r < out->ranks; r++) out->share[r] = fx_context_share(area, blocks, out->ranks, order, r);
   out->imbalance = imbalance(out->share, out->ranks);

@@ -411,16 +411,12 @@ fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int3
 }
 
 int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) {
-  int32_t best = 0, most = 0;
   if (setup->shared < 0) return 0;
   fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
-  for (int r = 0; r < setup->ranks; r++) most = shared.count[r] > most ? shared.count[r] : most;
-  for (int32_t i = 1; i < setup->num_rungs; i++) {
-    const fx_ring_room *room = &setup->rung[i], *least = &setup->rung[best];
-    bool holds = room->blocks >= most && room->hops >= *shared.hops;
-    if (holds && room->blocks * room->hops < least->blocks * least->hops) best = i;
-  }
-  return best;
+  fx_ring_room need = {0, *shared.hops};
+  for (int r = 0; r < setup->ranks; r++)
+    need.blocks = shared.count[r] > need.blocks ? shared.count[r] : need.blocks;
+  return fx_ring_room_for(setup->rung, setup->num_rungs, need);
 }
 
 static fx_status assign(const fx_attention_setup *setup, const void *const *const *buffers,

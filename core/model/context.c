@@ -219,7 +219,8 @@ static fx_status deal(const fx_attention_setup *setup, const void *const *const 
   char *rest = (char *)scratch + area_scratch(setup);
   fx_context_reach reach = {first, last};
   FX_TRY(fx_context_area(setup, buffer, area, &reach, rest));
-  fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), order, rest);
+  fx_context_deal(area, first, last, count, setup->ranks, block_cost(setup), setup->rung,
+                  setup->fixed ? 0 : setup->num_rungs, order, rest);
   fx_context_hops(first, last, count, setup->ranks, order, hops, rest);
   *out = (dealt){area, hops};
   return FX_OK;

@@ -55,6 +55,8 @@ check "few keys travel for a window" shows travelling_blocks=4 hops=1 blocks_a_r
 check "and the text says so" grep -q "travelling      at most 4 of a rank's 16 blocks (25.0%), to the next 1 of 3 other ranks" out.txt
 check "all are gathered otherwise" shows travelling_blocks=16 hops=3 -- attention.variant=sliding_window \
   attention.params.window=512 parallel.context_exchange=allgather --length 8192 --ranks 4
+check "heads are dealt, not rows" shows exchange=alltoall imbalance=1.0 -- attention.variant=causal parallel.context_exchange=alltoall \
+  model.num_attention_heads=4 model.num_key_value_heads=4 --length 8192 --ranks 4
 check "a sequence that does not divide" refuses 2 '1000 is not a multiple of 128 x parallel.context=3' "$config" --length 1000 --ranks 3
 check "one rank shares nothing" refuses 2 'ranks takes a number from 2' "$config" --ranks 1
 
