@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the host does with a GPU, on one that computes nothing (tests/standin): the step is recorded and replayed, nothing is
+# allocated meanwhile, state goes up and comes down bit for bit in every layout of two ranks, GPUs are dealt to ranks.
+source "$(dirname "$0")/setup.bash"
+here=$FX_SOURCE_DIR/tests/integration
+cd "$TMP" || exit 1
+mkdir cache
+python3 "$here/corpus.py" corpus.txt 120 6
+export XDG_CACHE_HOME=$TMP/cache
+small=("$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" model.head_dim=64 runtime.threads=1 train.eval_interval=0 checkpoint.interval=0)
+
+gpus=1
+standin() { # standin COMMAND...: with $gpus stand-ins
+  LD_LIBRARY_PATH=$FX_BUILD_DIR/tests/standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FLEXION_STANDIN_GPUS=$gpus \
+    FLEXION_STANDIN_LOG=$TMP/count timeout -k 1 60 "$@"
+}
+trains() { # trains NAME OVERRIDES...: on one rank; what it says in NAME.log, what it saves in NAME
+  local name=$1
+  shift
+  rm -f count.*
+  standin "$FLEXION" train "${small[@]}" runtime.device=cuda "checkpoint.dir=$TMP/$name" "$@" >"$name.log" 2>&1 ||
+    { cat "$name.log"; return 1; }
+}
+count() { # count WHAT FILE: of every launch of a graph
+  sed -nE "s/.*$1 ([0-9]+).*/\1/p" "$2"
+}
+constant() { # constant WHAT: after the steps that record, compare and choose
+  [ "$(count "$1" count.0 | tail -n 24 | sort -u | wc -l)" -eq 1 ] && [ "$(wc -l <count.0)" -gt 60 ]
+}
+sound() { # sound LOG: the stand-in had nothing to complain about
+  ! grep 'stand-in: ' "$1"
+}
+same() { # same A B: two saved steps, bit for bit
+  "$FLEXION" ckpt diff "$TMP/$1" "$TMP/$2" >diff.txt 2>&1
+  tail -n 1 diff.txt | grep -qE '(different: 0 of|identical:) 63 tensors' || { cat diff.txt; return 1; }
+}
+
+check "doctor sees it" standin "$FLEXION" doctor >doctor.txt 2>&1
+check "and names it" grep -q 'gpu  *0: stand-in 0, sm_90, 132 multiprocessors, 8.0 GiB' doctor.txt
+
+# Whether graphs are faster is measured, and on a stand-in means nothing.
+check "twelve steps" trains graphs train.iters=12
+if grep -q 'the run goes on with graphs' graphs.log; then check "are replayed" constant kernels; fi
+check "allocate nothing" constant allocations
+check "nothing is out of place" sound graphs.log
+check "memory is what was planned" grep -qE 'GPU memory in use .*, [+-]0\.[0-9]% of what was planned' graphs.log
+
+# A checkpoint of the CPU, with moments: nothing changes what a stand-in has read.
+check "the CPU trains" "$FLEXION" train "${small[@]}" runtime.device=cpu train.iters=3 "checkpoint.dir=$TMP/cpu" >cpu.log 2>&1
+goes_on() { # goes_on NAME RANKS OVERRIDES...: from the CPU's step on, launched and replayed
+  local name=$1 ranks=$2
+  shift 2
+  rm -f count.*
+  gpus=$ranks
+  standin mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" runtime.device=cuda train.iters=12 \
+    "checkpoint.resume=$TMP/cpu" "checkpoint.dir=$TMP/$name" "$@" >"$name.log" 2>&1 || { cat "$name.log"; return 1; }
+}
+layout() { # layout NAME RANKS OVERRIDES...
+  check "$*: goes on" goes_on "$@"
+  check "$*: nothing is out of place" sound "$1.log"
+  check "$*: the state is the CPU's" same cpu/step_00000003 "$1/step_00000012"
+}
+layout one 1
+layout eager 1 runtime.mode=eager
+layout fp32 1 runtime.dtype=float32
+layout data 2
+layout zero0 2 parallel.zero=0
+layout zero2 2 parallel.zero=2
+layout tensor 2 parallel.tensor=2
+layout pieces 2 parallel.tensor=2 parallel.tensor_pieces=2
+layout rows 2 parallel.tensor=2 parallel.sequence=false
+for exchange in ring allgather alltoall; do
+  layout "$exchange" 2 parallel.context=2 parallel.context_exchange=$exchange train.seq_length=256
+done
+layout four 4 parallel.tensor=2 parallel.context=2 train.seq_length=256
+
+# Fewer GPUs than ranks: auto leaves them and says why, cuda does not begin.
+gpus=1
+two() { standin mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" train.iters=1 "checkpoint.dir=$TMP/two" "$@"; }
+check "two ranks and one GPU" two runtime.device=auto >two.log 2>&1
+check "are told why it is left" grep -q 'ranks 0 and 1 would share a GPU' two.log
+refused() {
+  local code=0
+  two runtime.device=cuda >two.log 2>&1 || code=$?
+  if [ "$code" -ne 4 ] || [ "$(grep -c '^flexion: .*share' two.log)" -ne 1 ]; then cat two.log; return 1; fi
+}
+check "and refused" refused
+finish
