@@ -65,8 +65,9 @@ fx_status fx_exec_eager(fx_plan *plan, int slot) {
     for (int64_t b = 0; b < plan->num_blocks; b++)
       if (buffers[b] && plan->blocks[b].last <= i) drop_buffer(plan, buffers, b);
   }
+  /* Without poison: on a device that has failed a fill fails too, and its sentence would be the last one. */
 free_buffers:
-  for (int64_t b = 0; b < plan->num_blocks; b++) drop_buffer(plan, buffers, b);
+  for (int64_t b = 0; b < plan->num_blocks; b++) fx_device_release(plan->device, buffers[b]);
   free(buffers);
   return status;
 }

@@ -13,6 +13,7 @@
 #include "core/config/config.h"
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "tests/attention/cubin.h"
+#include "tests/attention/flash_family.h"
 #include "tests/harness.h"
 
 enum { LENGTH = 1024, HEADS = 4 };
@@ -253,6 +254,12 @@ static void fallbacks(void) {
   CHECK(!fx_flash_plans(&key, "sm_90a", plans));
 }
 
+/* A later GPU that is given the code of sm_80. */
+static void families(void) {
+  flash_family_check("compute_80");
+  flash_family_check("sm_90a");
+}
+
 static void refusals(void) {
   fx_cache_image image;
   fx_flash_key key = {.pass = FX_FLASH_FORWARD, .dtype = FX_BF16, .D = 80};
@@ -264,8 +271,11 @@ static void refusals(void) {
   CHECK_STATUS(fx_flash_cubin(&key, "sm_80", &image), FX_ERR_UNSUPPORTED);
 }
 
-static const fx_test g_tests[] = {
-    {"named variants", named_variants}, {"shapes", shapes}, {"fallbacks", fallbacks}, {"refusals", refusals}};
+static const fx_test g_tests[] = {{"named variants", named_variants},
+                                  {"shapes", shapes},
+                                  {"fallbacks", fallbacks},
+                                  {"families", families},
+                                  {"refusals", refusals}};
 
 int main(void) {
   int major, minor;

@@ -418,6 +418,62 @@ static void arena_is_sound(void) {
   }
 }
 
+/* ---- a device that fails ---- */
+
+static bool g_failed;
+static const fx_device_vtable *g_sound;
+
+static fx_status fail(const fx_kernel_args *args) {
+  (void)args;
+  g_failed = true;
+  return fx_error(FX_ERR_DEVICE, "a kernel failed");
+}
+static fx_status fill_or_fail(fx_device *device, fx_lane lane, void *memory, int byte, size_t bytes) {
+  if (g_failed) return fx_error(FX_ERR_DEVICE, "a fill failed");
+  return g_sound->fill(device, lane, memory, byte, bytes);
+}
+static fx_status as_input(const fx_type *const *in, const void *attr, fx_type *out) {
+  (void)attr;
+  out[0] = *in[0];
+  return FX_OK;
+}
+
+/* As a GPU does: behind the first failure everything fails. */
+static void the_first_failure_is_told(void) {
+  static const fx_op op = {.name = "failing",
+                           .min_in = 1,
+                           .max_in = 1,
+                           .num_out = 1,
+                           .infer = as_input,
+                           .kernel = {[FX_BACKEND_CPU] = fail}};
+  for (int mode = FX_EXEC_REPLAY; mode <= FX_EXEC_EAGER; mode++) {
+    float a[4] = {1, 2, 3, 4}, out[4] = {0};
+    fx_device *device = NULL;
+    fx_plan *plan = NULL;
+    void *arena = NULL;
+    if (!CHECK_OK(fx_device_create_cpu(1, "auto", &device))) return;
+    fx_device_vtable table = *device->vtable;
+    g_sound = device->vtable, g_failed = false;
+    table.fill = fill_or_fail;
+    device->vtable = &table;
+    fx_graph *g = fx_graph_create(NULL);
+    fx_value x = persistent(g, a, 2, 2), sum = fx_add(FX_AT(g), x, x);
+    fx_value y = fx_graph_record(FX_AT(g), &op, NULL, (fx_value[]){sum}, NULL);
+    fx_store(FX_AT(g), persistent(g, out, 2, 2), fx_add(FX_AT(g), y, sum));
+    CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "p", .mode = (fx_exec_mode)mode}, device, &plan));
+    CHECK_OK(fx_device_alloc(device, fx_plan_stats_get(plan)->arena.bytes + FX_ALIGN, &arena));
+    CHECK_OK(fx_plan_bind(plan, arena));
+    CHECK_STATUS(fx_plan_run(plan, 0), FX_ERR_DEVICE);
+    CHECK_HAS(fx_error_text(), "plan p: failing (recorded at ");
+    CHECK_HAS(fx_error_text(), "test_plan.c:");
+    CHECK_HAS(fx_error_text(), ": a kernel failed");
+    fx_plan_destroy(plan);
+    fx_device_release(device, arena);
+    device->vtable = g_sound;
+    fx_device_destroy(device);
+  }
+}
+
 static const fx_test tests[] = {
     {"errors are sticky and named", errors_are_sticky_and_named},
     {"overlapping buffers are refused", overlapping_buffers_are_refused},
@@ -432,5 +488,6 @@ static const fx_test tests[] = {
     {"gradients of slices are assembled", slices_are_assembled},
     {"a repeated layer equals a written-out one", repeated_layers_equal_written_out_ones},
     {"the verifier finds damage", verifier_finds_damage},
-    {"arena plans are sound", arena_is_sound}};
+    {"arena plans are sound", arena_is_sound},
+    {"the first failure is told", the_first_failure_is_told}};
 FX_TEST_MAIN("plan", tests)

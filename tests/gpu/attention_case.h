@@ -7,6 +7,7 @@
 #include "attention/cpu/flex_attention_cpu.h"
 #include "attention/cuda/flex_attention_cuda.h"
 #include "tests/core/flex_reference.h"
+#include "tests/gpu/arch_case.h"
 
 typedef struct variant_case {
   const char *name, *text;
@@ -387,6 +388,10 @@ static inline void worst(void) {
       if (w != LSE) printf(" %s %.2e", g_whats[w], g_worst[t][w]);
   }
   printf(" ");
+}
+
+static inline void architecture(void) {
+  arch_check(g_device);
 }
 
 static inline int attention_case_main(const char *name, const fx_test *tests, int count) {

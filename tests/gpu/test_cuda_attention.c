@@ -134,7 +134,8 @@ static void grid(void) {
       }
 }
 
-static const fx_test g_tests[] = {{"grid", grid}, {"worst relative norms", worst}};
+static const fx_test g_tests[] = {
+    {"architecture", architecture}, {"grid", grid}, {"worst relative norms", worst}};
 
 int main(void) {
   return attention_case_main("attention on CUDA against a dense reference", g_tests,

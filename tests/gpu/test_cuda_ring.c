@@ -141,7 +141,8 @@ static void ring(void) {
       }
 }
 
-static const fx_test g_tests[] = {{"ring", ring}, {"worst relative norms", worst}};
+static const fx_test g_tests[] = {
+    {"architecture", architecture}, {"ring", ring}, {"worst relative norms", worst}};
 
 int main(void) {
   return attention_case_main("chunks of attention on CUDA against a dense reference", g_tests,

@@ -32,6 +32,12 @@ static fx_status enter(fx_device *base) {
   return result == 0 ? FX_OK : fx_cuda_check(context->driver, result, "the context of the GPU");
 }
 
+/* To give something back: what fails then is not told, for it would take the place of the failure before. */
+static bool enter_quietly(fx_device *base) {
+  const fx_cuda_context *context = &((cuda_device *)base)->context;
+  return context->driver->context_set(context->handle) == 0;
+}
+
 static fx_status cuda_alloc(fx_device *base, size_t bytes, void **out) {
   const fx_cuda_driver *driver = ((cuda_device *)base)->context.driver;
   uint64_t address = 0;
@@ -44,7 +50,7 @@ static fx_status cuda_alloc(fx_device *base, size_t bytes, void **out) {
 }
 
 static void cuda_release(fx_device *base, void *memory) {
-  if (enter(base) == FX_OK)
+  if (enter_quietly(base))
     ((cuda_device *)base)->context.driver->memory_free((uint64_t)(uintptr_t)memory); /* waits for its users */
 }
 
@@ -56,7 +62,7 @@ static fx_status cuda_alloc_host(fx_device *base, size_t bytes, void **out) {
 }
 
 static void cuda_release_host(fx_device *base, void *memory) {
-  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->memory_free_host(memory);
+  if (enter_quietly(base)) ((cuda_device *)base)->context.driver->memory_free_host(memory);
 }
 
 static fx_status cuda_memory_info(fx_device *base, size_t *used, size_t *total) {
@@ -102,7 +108,7 @@ static fx_status cuda_event_create(fx_device *base, fx_event **out) {
 }
 
 static void cuda_event_destroy(fx_device *base, fx_event *event) {
-  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->event_destroy(event);
+  if (enter_quietly(base)) ((cuda_device *)base)->context.driver->event_destroy(event);
 }
 
 static fx_status cuda_event_record(fx_device *base, fx_lane lane, fx_event *event) {
@@ -170,7 +176,7 @@ static fx_status cuda_recording_run(fx_device *base, fx_recording *recording) {
 }
 
 static void cuda_recording_destroy(fx_device *base, fx_recording *recording) {
-  if (enter(base) == FX_OK) ((cuda_device *)base)->context.driver->graph_exec_destroy(recording);
+  if (enter_quietly(base)) ((cuda_device *)base)->context.driver->graph_exec_destroy(recording);
 }
 
 /* Empties the record. Nothing runs meanwhile. */
@@ -247,7 +253,7 @@ static void cuda_autotune(fx_device *base, bool on) {
 static void cuda_destroy(fx_device *base) {
   cuda_device *device = (cuda_device *)base;
   const fx_cuda_driver *driver = device->context.driver;
-  if (enter(base) == FX_OK) {
+  if (enter_quietly(base)) {
     driver->context_sync();
     fx_cuda_gemm_close(device->context.gemm);
     if (device->late.kernels) device->late.destroy(device->late.kernels);
