@@ -395,9 +395,15 @@ static inline void architecture(void) {
 }
 
 static inline int attention_case_main(const char *name, const fx_test *tests, int count) {
-  if (fx_device_create_cuda(0, &g_device) != FX_OK) {
-    printf("skipped: no GPU (%s)\n", fx_error_text());
+  fx_cuda_probe probe;
+  fx_cuda_probe_get(&probe);
+  if (probe.count == 0) {
+    printf("skipped: no GPU: %s\n", probe.reason);
     return FX_TEST_SKIPPED;
+  }
+  if (fx_device_create_cuda(0, &g_device) != FX_OK) {
+    printf("FAILED: %s\n", fx_error_text());
+    return 1;
   }
   int code = fx_test_main(name, tests, count);
   fx_device_destroy(g_device);

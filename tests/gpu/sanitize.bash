@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU suites under compute-sanitizer, as many at a time as half the cores, dealt to the GPUs in turn. Reported are
 # accesses and races in kernels of flexion: cuBLASLt's own (nvjet_*, which racecheck suspects, too) and failed driver
-# calls, of which a test makes one on purpose, are not. Asserts may fail here without an error: a control of
+# calls, of which a test makes one on purpose, are not; nor is cuda_trap run, whose kernel dies on purpose. Asserts may fail here without an error: a control of
 # cuda_lanes needs kernels that overlap, cuda_ops looks at free memory, which others take.
 #   tests/gpu/sanitize.bash [--suites DIR] [--limit SECONDS] [--jobs N] [memcheck|racecheck...]
 set -eu
@@ -43,7 +43,7 @@ export -f one
 
 number=0
 for tool in "${tools[@]}"; do
-  for suite in cuda_attention:32 cuda_ops:8 cuda_ring:4 cuda_gemm:1 cuda_step:1 cuda_train:1 cuda_semantics:1 cuda_lanes:1; do
+  for suite in cuda_attention:32 cuda_ops:8 cuda_step:18 cuda_skip:10 cuda_faults:9 cuda_ring:4 cuda_gemm:1 cuda_train:1 cuda_semantics:1 cuda_lanes:1; do
     of=${suite#*:}
     # Races in products of the library are its own, and looking for them takes long.
     [ "$tool $suite" != "racecheck cuda_gemm:1" ] || continue
