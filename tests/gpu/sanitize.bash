@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU suites under compute-sanitizer, as many at a time as half the cores, dealt to the GPUs in turn. Reported are
 # accesses and races in kernels of flexion: cuBLASLt's own (nvjet_*, which racecheck suspects, too) and failed driver
-# calls, of which a test makes one on purpose, are not; nor is cuda_trap run, whose kernel dies on purpose. Asserts may fail here without an error: a control of
-# cuda_lanes needs kernels that overlap, cuda_ops looks at free memory, which others take.
+# calls, of which a test makes one on purpose, are not. cuda_trap, whose kernel dies on purpose, is left out. Asserts may
+# fail here without an error: a control of cuda_lanes needs kernels that overlap, cuda_ops looks at free memory, which
+# others take.
 #   tests/gpu/sanitize.bash [--suites DIR] [--limit SECONDS] [--jobs N] [memcheck|racecheck...]
 set -eu
 
