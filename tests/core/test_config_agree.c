@@ -81,7 +81,7 @@ static fx_status agree_rank(fx_control *control, void *ctx) {
   if (c->absent && r == c->odd) return FX_OK;
   FX_TRY(fx_config_parse(r == c->odd && c->odd_yaml ? c->odd_yaml : c->yaml, "x.yaml", &cfg));
   if (c->change && r == c->odd) change(cfg, c->change);
-  c->status[r] = fx_config_agree(cfg, control, c->absent ? 300 : 20000);
+  c->status[r] = fx_config_agree(cfg, control, c->absent ? 1500 : 60000);
   snprintf(c->text[r], sizeof c->text[r], "%s", c->status[r] == FX_OK ? "" : fx_error_text());
   fx_config_destroy(cfg);
   return FX_OK;
@@ -227,7 +227,7 @@ static void missing_rank(void) {
   CHECK_OK(fx_local_run(3, agree_rank, &c));
   for (int r = 0; r < 3; r += 2) {
     CHECK_STATUS(c.status[r], FX_ERR_COMM);
-    CHECK_HAS(c.text[r], "configuration agreement: 2 of 3 ranks answered within 300 ms");
+    CHECK_HAS(c.text[r], "configuration agreement: 2 of 3 ranks answered within 1500 ms");
     CHECK_HAS(c.text[r], "missing: rank 1");
   }
 }

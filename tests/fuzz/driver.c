@@ -3,12 +3,13 @@
  * depends on i alone, so that a failure is repeated by `fuzz-NAME SEEDS 1 i`. */
 #include <dirent.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "dynamo_rt/base/philox.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_SEEDS = 64, MAX_BYTES = 1 << 16, HANG_SECONDS = 10 };
+enum { MAX_SEEDS = 64, MAX_BYTES = 1 << 16, HANG_SECONDS = 10 /* of the processor */ };
 
 typedef struct text {
   char *data; /* [MAX_BYTES] */
@@ -115,15 +116,19 @@ static void mutate(dice *d, text *t) {
   }
 }
 
+static void limit_time(int seconds) {
+  setitimer(ITIMER_PROF, &(struct itimerval){.it_value = {.tv_sec = seconds}}, NULL);
+}
+
 static void run_one(const text *t) {
-  alarm(HANG_SECONDS);
+  limit_time(HANG_SECONDS);
   char *exact =
       malloc(t->size ? t->size : 1); /* exactly as long as the input, so that ASan sees one byte more */
   if (!exact) abort();
   memcpy(exact, t->data, t->size);
   LLVMFuzzerTestOneInput((const uint8_t *)exact, t->size);
   free(exact);
-  alarm(0);
+  limit_time(0);
 }
 
 int main(int argc, char **argv) {
@@ -132,7 +137,7 @@ int main(int argc, char **argv) {
             first = argc > 3 ? strtoll(argv[3], NULL, 10) : 0;
   if (argc < 3 || !mkdtemp(dir)) return 2;
   setenv("FX_FUZZ_DIR", dir, 1);
-  signal(SIGALRM, tell);
+  signal(SIGPROF, tell);
   signal(SIGABRT, tell);
   read_seeds(argv[1]);
   text t = {calloc(1, MAX_BYTES), 0};

@@ -13,7 +13,8 @@ for exe in "$tests/mpi_agree" "$tests/mpi_drop" "$flexion"; do
 done
 export OMP_NUM_THREADS=1
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # Open MPI leaves its own
-limit_ms=5000                                          # of a job that ends with an error, start included
+limit_ms=5000                                          # of a job that ends with an error, beyond what a good one takes
+good_ms=0                                              # the last that ended well: what starting takes on this machine
 mpi=(mpirun --bind-to none --oversubscribe)
 [ "$(id -u)" -ne 0 ] || mpi+=(--allow-run-as-root)
 folder=$(mktemp -d)
@@ -26,15 +27,20 @@ fail() {
   exit 1
 }
 
-# launch WHAT CODE MPIRUN-WORDS...: runs, checks the exit code and how long an error took to end the job
+# launch WHAT CODE MPIRUN-WORDS...: runs, checks the exit code and how long an error took to end the job. One that a busy
+# machine has held up is fast enough when it is run again; one that waits for a timeout is not.
 launch() {
-  local what=$1 code=$2 got=0 begin took
+  local what=$1 code=$2 got begin took
   shift 2
-  begin=$(date +%s%3N)
-  timeout -k 1 60 "${mpi[@]}" "$@" >"$output" 2>&1 || got=$?
-  took=$(($(date +%s%3N) - begin))
-  [ "$got" -eq "$code" ] || fail "$what: exit code $got, expected $code"
-  [ "$code" -eq 0 ] || [ "$took" -le "$limit_ms" ] || fail "$what took $took ms, at most $limit_ms"
+  for _ in 1 2 3; do
+    got=0 begin=$(date +%s%3N)
+    timeout -k 1 120 "${mpi[@]}" "$@" >"$output" 2>&1 || got=$?
+    took=$(($(date +%s%3N) - begin))
+    [ "$got" -eq "$code" ] || fail "$what: exit code $got, expected $code"
+    [ "$code" -ne 0 ] || good_ms=$took
+    [ "$took" -gt $((good_ms + limit_ms)) ] || break
+  done
+  [ "$took" -le $((good_ms + limit_ms)) ] || fail "$what took $took ms, at most $((good_ms + limit_ms))"
   echo "ok: $what, exit code $got, $took ms"
 }
 
@@ -105,13 +111,13 @@ gather='"dp_cp#4 all_gather sum float32 x [0-9]* comm.bulk (.*record_update.c:[0
 scatter='"dp_cp#4 reduce_scatter sum float32 x [0-9]* comm.bulk (.*record_gradients.c:[0-9]*, layer'
 reduce='"dp_cp#4 all_reduce sum float32 x [0-9]* comm.bulk (.*record'
 for ranks in 2 3; do
+  for zero in 1 2; do drop "$ranks" "$zero" 0 0; done
   another "$ranks" 1 parallel.zero=0
   sentences "$ranks" 'differ at entry 1 of plan micro_first' "rank 0 has $gather" 'rank 1 has no entry 1'
   another "$ranks" 1 parallel.bucket_elements=9000
   sentences "$ranks" 'differ at entry [0-9] of plan micro_first' "rank 0 has $gather" "rank 1 has $gather"
   another "$ranks" 2 parallel.zero=1
   sentences "$ranks" 'of plan micro_first' "rank 0 has $scatter" 'rank 1 has no entry 3'
-  for zero in 1 2; do drop "$ranks" "$zero" 0 0; done
   drop "$ranks" 1 1 5
   sentences "$ranks" 'differ at entry 1 of plan micro_last' "rank 0 has $scatter" "rank 1 has $reduce"
   drop "$ranks" 2 2 5
@@ -154,9 +160,9 @@ hosts a 0
 # Slow is not diverged: the compiler of rank 1 takes its time.
 cat >"$folder/slow-cc" <<'C'
 #!/bin/sh
-[ "$OMPI_COMM_WORLD_RANK" != 1 ] || sleep 2.6
+[ "$OMPI_COMM_WORLD_RANK" != 1 ] || sleep 4.6
 exec cc "$@"
 C
 chmod +x "$folder/slow-cc"
 XDG_CACHE_HOME=$folder/cache launch "a rank that compiles slowly" 0 -np 3 "$flexion" train "${run[@]}" attention.variant=softcap "runtime.compiler=$folder/slow-cc"
-[ "$(grep -c 'waiting 2[.0-9]* s for rank 1 to get ready' "$output")" -eq 1 ] || fail "nobody says whom it waits for"
+[ "$(grep -c 'waiting [2-6][.0-9]* s for rank 1 to get ready' "$output")" -eq 1 ] || fail "nobody says whom it waits for"

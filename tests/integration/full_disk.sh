@@ -19,7 +19,7 @@ mkdir "$TMP/disk"
 train() { # (124 when it hangs) LOG overrides...
   local log=$1
   shift
-  timeout 60 mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" \
+  timeout 300 mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" \
     runtime.threads=1 train.eval_interval=0 train.iters=400 checkpoint.dir="$TMP/disk/run" checkpoint.interval=4 "$@" >"$TMP/$log.log" 2>&1
 }
 one_sentence() { # LOG PATTERN
@@ -42,7 +42,7 @@ done
 check "a disk of 20 MiB" mount -t tmpfs -o size=20m tmpfs "$TMP/disk"
 train gone train.iters=100000 schedule.decay_iters=400 checkpoint.keep=2 checkpoint.interval=100 checkpoint.async=false &
 pid=$!
-for _ in $(seq 400); do grep -q 'saved .*step_00000100' "$TMP/gone.log" 2>/dev/null && break; sleep 0.05; done
+check "steps are saved" await "$TMP/gone.log" 'saved .*step_00000100' $pid
 mv "$TMP/disk/run" "$TMP/disk/moved" && echo none >"$TMP/disk/run"
 wait $pid
 code=$?

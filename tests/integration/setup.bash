@@ -18,6 +18,14 @@ check() { # check WHAT COMMAND...
   fi
 }
 
+await() { # await FILE PATTERN PID: until the file says so; not, where the process has ended or five minutes have passed
+  for _ in {1..6000}; do
+    ! grep -q -- "$2" "$1" 2>/dev/null || return 0
+    kill -0 "$3" 2>/dev/null && sleep 0.05 || return 1
+  done
+  return 1
+}
+
 mpi() { # mpi N COMMAND...
   local n=$1
   shift

@@ -5,7 +5,7 @@
 start() { # start DIR RANKS overrides...: exec, so that its pid is mpirun's
   local dir=$1 ranks=$2
   shift 2
-  exec timeout -k 1 60 mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "$here/tiny.yaml" \
+  exec timeout -k 1 300 mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "$here/tiny.yaml" \
     "data.train=[lines:$TMP/corpus.txt]" runtime.threads=1 train.eval_interval=0 checkpoint.interval=0 "checkpoint.dir=$TMP/$dir" \
     schedule.decay_iters=400 parallel.watchdog=$seconds "$@" >"$TMP/$dir.log" 2>&1
 }
@@ -15,14 +15,15 @@ rank() { # rank DIR R: its process
     tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$pid"
   done
 }
-signalled() { # signalled DIR RANKS SIGNAL overrides...: after some steps, to rank 1; sets code and ms
-  local dir=$1 ranks=$2 signal=$3 begin
+signalled() { # signalled DIR RANKS SIGNAL overrides...: after some steps, to rank 1; sets code and, from the signal on, ms
+  local dir=$1 ranks=$2 signal=$3 begin victim
   shift 3
   (start "$dir" "$ranks" train.iters=1000000 "$@") &
   local job=$!
-  for _ in $(seq 400); do grep -q 'step 20/' "$TMP/$dir.log" 2>/dev/null && break; sleep 0.05; done
+  await "$TMP/$dir.log" 'step 20/' $job
+  victim=$(rank "$dir" 1)
   begin=$(date +%s%3N)
-  kill -"$signal" "$(rank "$dir" 1)" || { cat "$TMP/$dir.log"; return 1; }
+  kill -"$signal" "$victim" || { cat "$TMP/$dir.log"; kill $job; return 1; }
   wait $job
   code=$? ms=$(($(date +%s%3N) - begin))
   echo "$dir: code $code after $ms ms"

@@ -15,7 +15,7 @@ start() { # (124 when it hangs) start DIR RUN-OPTIONS... -- overrides...
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   mapfile -t words < <(args "$dir")
-  exec timeout 120 "$run" -np 2 "${options[@]}" "${words[@]}" "$@" > "$TMP/$dir.log" 2>&1
+  exec timeout 300 "$run" -np 2 "${options[@]}" "${words[@]}" "$@" > "$TMP/$dir.log" 2>&1
 }
 identical() { "$FLEXION" ckpt diff "$1" "$2" 2>&1 | tail -1 | grep -q '^identical' || { "$FLEXION" ckpt diff "$1" "$2" | grep -v identical | tail -5; return 1; }; }
 same_tensors() { # the configurations may differ in where and when they save
@@ -35,8 +35,7 @@ signalled() { # SIGNAL CODE: a long run is told to stop after some steps
   local dir=sig$1
   (start "$dir" -- train.iters=100000 schedule.decay_iters=400 checkpoint.interval=50) &
   local pid=$!
-  for _ in $(seq 200); do grep -q 'step 20/' "$TMP/$dir.log" 2>/dev/null && break; sleep 0.05; done
-  kill -"$1" $pid
+  await "$TMP/$dir.log" 'step 20/' $pid && kill -"$1" $pid
   wait $pid
   local code=$?
   [ $code -eq "$2" ] || { echo "code $code"; cat "$TMP/$dir.log" | tail -5; return 1; }
@@ -44,38 +43,42 @@ signalled() { # SIGNAL CODE: a long run is told to stop after some steps
 }
 check "TERM saves, 143" signalled TERM 143
 check "INT saves, 130" signalled INT 130
-check "USR1 to one process saves, 143" bash -c "
-  '$FLEXION' train '$here/tiny.yaml' 'data.train=[lines:$TMP/corpus.txt]' runtime.threads=1 train.eval_interval=0 checkpoint.dir='$TMP/usr1' train.iters=100000 schedule.decay_iters=400 > '$TMP/usr1.log' 2>&1 &
-  pid=\$!; for _ in \$(seq 200); do grep -q 'step 20/' '$TMP/usr1.log' && break; sleep 0.05; done; kill -USR1 \$pid; wait \$pid; test \$? -eq 143"
-check "and its checkpoint is good" "$FLEXION" ckpt verify "$TMP/usr1" > /dev/null
+
+alone() { # alone DIR SECONDS overrides...: one process is told to stop so long after its 20th step
+  local dir=$1 words pid
+  mapfile -t words < <(args "$dir")
+  rm -rf "$TMP/$dir" "$TMP/$dir.log" # the last one's log has its steps already
+  timeout 300 "$FLEXION" "${words[@]}" train.iters=100000 schedule.decay_iters=400 "${@:3}" > "$TMP/$dir.log" 2>&1 &
+  pid=$!
+  await "$TMP/$dir.log" 'step 20/' $pid && sleep "$2" && kill -USR1 "$(pgrep -P $pid)"
+  wait $pid
+  [ $? -eq 143 ] && "$FLEXION" ckpt verify "$TMP/$dir" > /dev/null
+}
+check "USR1 to one process saves, 143" alone usr1 0
 stopped=$(ls "$TMP/usr1" | grep -c '^step_')
 check "one step was saved" test "$stopped" -eq 1
 
 # A handler that runs on the stack of a product corrupts it about once in seven signals: twenty at other moments each.
 lost=0
-for ((i = 0; i < 20; i++)); do
-  rm -rf "$TMP/moment" "$TMP/moment.log" # the last one's log has its steps already
-  timeout 60 "$FLEXION" train "$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" runtime.threads=1 train.eval_interval=0 \
-    checkpoint.dir="$TMP/moment" checkpoint.interval=0 train.iters=100000 schedule.decay_iters=400 > "$TMP/moment.log" 2>&1 &
-  pid=$!
-  for _ in $(seq 200); do grep -q 'step 20/' "$TMP/moment.log" 2>/dev/null && break; sleep 0.02; done
-  sleep "0.0$((10 + i * 4))"
-  kill -USR1 "$(pgrep -P $pid)"
-  wait $pid
-  [ $? -eq 143 ] && "$FLEXION" ckpt verify "$TMP/moment" > /dev/null || lost=$((lost + 1))
-done
+for ((i = 0; i < 20; i++)); do alone moment "0.0$((10 + i * 4))" checkpoint.interval=0 || lost=$((lost + 1)); done
 check "a signal at any moment of a step saves ($lost of 20 did not)" test $lost -eq 0
 
-# A rank is killed at random moments, most of them around saves (every second step is one). mpirun kills the other rank
-# at once, in every tenth round after the two seconds that are its default.
+# A rank is killed at random moments, most of them around saves (every second step is one), in every tenth round from its
+# start on. mpirun kills the other rank at once, in as many rounds after the two seconds that are its default.
 rounds=${FX_KILL_ROUNDS:-100}
 RANDOM=7
 kills=0
 for ((i = 0; i < rounds; i++)); do
   if ((i % 10)); then export OMPI_MCA_odls_base_sigkill_timeout=0; else unset OMPI_MCA_odls_base_sigkill_timeout; fi
+  rm -f "$TMP/killed.log"
   (start killed -- train.iters=100000 schedule.decay_iters=400 checkpoint.interval=2 checkpoint.keep=3) &
   pid=$!
-  sleep "0.$(printf '%03d' $((350 + RANDOM % 600)))"
+  if ((i % 10 == 5)); then
+    while kill -0 $pid 2>/dev/null && [ -z "$(ranks_of killed)" ]; do sleep 0.02; done
+  else
+    await "$TMP/killed.log" 'step [0-9]*/' $pid
+  fi
+  sleep "0.$(printf '%03d' $((RANDOM % 600)))"
   victim=$(ranks_of killed | shuf -n 1 --random-source=<(yes $i))
   if [ -n "$victim" ]; then kill -9 "$victim" && kills=$((kills + 1)); else kill -TERM $pid; fi
   wait $pid
@@ -92,15 +95,17 @@ check "none of them went bad" bash -c "! ls '$TMP/killed' | grep -q bad"
 
 unset OMPI_MCA_odls_base_sigkill_timeout
 
-# A rank dies once; --restarts finishes the job with the result of the calm run.
-(start restarted --restarts 2 -- checkpoint.interval=10) &
+# A rank dies once, in the middle of a run that is long enough to be met there; --restarts finishes the job with the
+# result of a calm one.
+(start whole -- train.iters=400 checkpoint.interval=0); check "a longer calm run" test $? -eq 0
+(start restarted --restarts 2 -- train.iters=400 checkpoint.interval=10) &
 pid=$!
-for _ in $(seq 400); do [ -d "$TMP/restarted/step_00000020" ] && break; sleep 0.02; done
+check "it has saved twice" await "$TMP/restarted.log" 'saved .*step_00000020' $pid
 kill -9 "$(ranks_of restarted | tail -1)"
 wait $pid
 check "the restarted job ends well" test $? -eq 0
 check "one restart" test "$(grep -c 'run.sh: .*restart' "$TMP/restarted.log")" -eq 1
-check "with the calm run's result" same_tensors "$TMP/restarted/step_00000040" "$TMP/calm/step_00000040"
+check "with the calm run's result" same_tensors "$TMP/restarted/step_00000400" "$TMP/whole/step_00000400"
 (start hopeless --restarts 2 -- optimizer.lr=1000 optimizer.min_lr=1000 train.iters=60) # decay alone multiplies weights by -99 a step
 check "a run that always diverges ends with 5, after its restarts" test $? -eq 5
 check "and was restarted twice" test "$(grep -c 'run.sh: .*restart' "$TMP/hopeless.log")" -eq 2

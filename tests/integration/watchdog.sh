@@ -16,7 +16,7 @@ for zero in 0 2; do
   dir=stopped$zero
   check "zero $zero, suspended" signalled $dir 3 STOP parallel.zero=$zero parallel.bucket_elements=9000
   check "zero $zero: exit code 4" test "$code" -eq 4
-  check "zero $zero: in time" test "$ms" -ge $((seconds * 1000)) -a "$ms" -le $((seconds * 1000 + 4000))
+  check "zero $zero: in time" test "$ms" -ge $((seconds * 1000)) -a "$ms" -le $((seconds * 1000 + 8000))
   check "zero $zero: who" says $dir 'watchdog: no answer from rank 1 within 3.0 s; the job ends'
   check "zero $zero: the table" says $dir 'watchdog: rank 1 does not answer$'
   check "zero $zero: rank 0" says $dir 'watchdog: rank 0 in step [0-9]+ for [0-9.]+ s; collective [0-9]+ of dp_cp#4, (all_reduce|reduce_scatter|all_gather) float(32|64) x [0-9]+ \([0-9]+ bytes\), not complete for [0-9.]+ s'
@@ -33,12 +33,12 @@ stopped_in() { # stopped_in GROUPS RANKS overrides...: what rank 0 waits for is 
 stopped_in 'tp|kv|world' 4 parallel.tensor=4
 stopped_in 'cp|dp_cp|world' 2 parallel.context=2 train.seq_length=256
 
-check "a killed rank" signalled killed 2 KILL
+check "a killed rank" signalled killed 2 KILL parallel.watchdog=60
 check "its job fails" test "$code" -ne 0 -a "$code" -ne 124
 check "and says why" says killed 'signal 9'
-check "at once" test "$ms" -le 3000
+check "at once, not when the watchdog bites" test "$ms" -le 20000
 
-(start calm 3 train.iters=60 parallel.zero=2 parallel.watchdog=1)
+(start calm 3 train.iters=600 parallel.zero=2 parallel.watchdog=5)
 check "a calm run" test $? -eq 0
 check "it says nothing" bash -c "! grep -q watchdog '$TMP/calm.log'"
 (start off 2 train.iters=10 parallel.watchdog=0)

@@ -17,7 +17,7 @@
 #include "parallel/comm/mpi/bootstrap.h"
 #include "parallel/topology.h"
 
-enum { N = 1000, TIMEOUT_MS = 2000 };
+enum { N = 1000, TIMEOUT_MS = 60000, LATE_MS = 2000 };
 
 typedef struct job {
   fx_control *control;
@@ -65,10 +65,10 @@ static fx_status run(job *j) {
   j->ledger = fx_plan_ledger(j->plan);
   if (strcmp(j->how, "late") == 0 && j->control->rank == 1) nanosleep(&(struct timespec){60, 0}, NULL);
   FX_TRY(fx_agree_plans(j->control, (const char *const[]){"micro_only"}, (const char *const *)&j->ledger, 1,
-                        TIMEOUT_MS));
-  FX_TRY(
-      fx_agree_ready(j->control, NULL, NULL,
-                     (fx_agree_ready_options){.heartbeat_ms = 50, .silence_ms = 5000, .timeout_ms = 60000}));
+                        strcmp(j->how, "late") == 0 ? LATE_MS : TIMEOUT_MS));
+  FX_TRY(fx_agree_ready(
+      j->control, NULL, NULL,
+      (fx_agree_ready_options){.heartbeat_ms = 50, .silence_ms = TIMEOUT_MS, .timeout_ms = TIMEOUT_MS}));
   FX_TRY(fx_alloc_aligned(&j->arena, fx_plan_stats_get(j->plan)->arena.bytes + FX_ALIGN));
   FX_TRY(fx_plan_bind(j->plan, j->arena));
   FX_TRY(fx_plan_run(j->plan, 0));

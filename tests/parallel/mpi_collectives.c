@@ -117,8 +117,9 @@ static fx_status run_abort(fx_control *control) {
 }
 
 static fx_status run_missing(fx_control *control) {
+  FX_TRY(fx_control_barrier(control, 60000)); /* the others' two seconds begin together */
   if (control->rank == control->size - 1) sleep_ms(60000);
-  return fx_control_barrier(control, 500);
+  return fx_control_barrier(control, 2000);
 }
 
 static int finish(fx_control *control, fx_status status) {

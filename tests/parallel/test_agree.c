@@ -19,7 +19,7 @@ enum { MAX_RANKS = 8, MAX_PLANS = 3 };
 
 /* What each rank brings, and what came out. */
 typedef struct agree_case {
-  int ranks;
+  int ranks, timeout_ms;
   const char *names[MAX_RANKS][MAX_PLANS], *ledgers[MAX_RANKS][MAX_PLANS];
   int count[MAX_RANKS];
   fx_status status[MAX_RANKS];
@@ -30,7 +30,7 @@ static fx_status agree_rank(fx_control *control, void *ctx) {
   agree_case *c = ctx;
   int r = control->rank;
   if (c->count[r] < 0) return FX_OK; /* never arrives */
-  c->status[r] = fx_agree_plans(control, c->names[r], c->ledgers[r], c->count[r], 400);
+  c->status[r] = fx_agree_plans(control, c->names[r], c->ledgers[r], c->count[r], c->timeout_ms);
   snprintf(c->text[r], sizeof c->text[r], "%s", fx_error_text());
   return FX_OK;
 }
@@ -39,6 +39,7 @@ static fx_status agree_rank(fx_control *control, void *ctx) {
 static agree_case *alike(int ranks) {
   agree_case *c = calloc(1, sizeof *c);
   c->ranks = ranks;
+  c->timeout_ms = 60000;
   for (int r = 0; r < ranks; r++) {
     c->names[r][0] = "micro_only";
     c->ledgers[r][0] = E1 E2 E3;
@@ -126,9 +127,10 @@ static void plans_differ(void) {
 static void missing_rank(void) {
   agree_case *c = alike(3);
   c->count[1] = -1;
+  c->timeout_ms = 1500;
   run_case(
       c, FX_ERR_COMM,
-      (const char *[]){"plan agreement", "2 of 3 ranks answered within 400 ms", "missing: rank 1", NULL});
+      (const char *[]){"plan agreement", "2 of 3 ranks answered within 1500 ms", "missing: rank 1", NULL});
 }
 
 /* Lines longer than the sentence can hold are cut, the rest of the sentence stays. */
@@ -157,7 +159,7 @@ typedef struct text_case {
 static fx_status text_rank(fx_control *control, void *ctx) {
   const text_case *c = ctx;
   const char *mine = c->text[control->rank];
-  fx_status status = fx_agree_text(control, mine, (int64_t)strlen(mine), tell_texts, 20000);
+  fx_status status = fx_agree_text(control, mine, (int64_t)strlen(mine), tell_texts, 60000);
   CHECK_STATUS(status, c->said ? FX_ERR_DIVERGED : FX_OK);
   if (c->said) CHECK_STR(fx_error_text(), c->said);
   return FX_OK;
@@ -180,42 +182,56 @@ static void texts(void) {
 
 /* ---- ready ---- */
 
+/* Instead of a time: a rank that never calls, and one that works until the others are through. */
+enum { NEVER = -1, OTHERS_FIRST = -2 };
+
 typedef struct ready_case {
-  int work_ms[MAX_RANKS]; /* -1: never calls */
+  int work_ms[MAX_RANKS];
   fx_status fails[MAX_RANKS];
   fx_agree_ready_options options;
   fx_status status[MAX_RANKS];
   char text[MAX_RANKS][2048];
+  int through; /* ranks whose call is over */
 } ready_case;
 
 typedef struct ready_work {
-  int ms;
+  int ms, ranks;
   fx_status result;
+  const int *through;
 } ready_work;
+
+static void sleep_ms(int ms) {
+  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
+}
 
 static fx_status ready_do(void *ctx) {
   const ready_work *w = ctx;
-  nanosleep(&(struct timespec){w->ms / 1000, (long)(w->ms % 1000) * 1000000}, NULL);
+  if (w->ms >= 0)
+    sleep_ms(w->ms);
+  else
+    for (int i = 0; i < 6000 && __atomic_load_n(w->through, __ATOMIC_ACQUIRE) < w->ranks - 1; i++)
+      sleep_ms(10);
   return w->result == FX_OK ? FX_OK : fx_error(w->result, "no registers left");
 }
 
 static fx_status ready_rank(fx_control *control, void *ctx) {
   ready_case *c = ctx;
   int r = control->rank;
-  if (c->work_ms[r] < 0) return FX_OK;
-  ready_work work = {c->work_ms[r], c->fails[r]};
+  if (c->work_ms[r] == NEVER) return FX_OK;
+  ready_work work = {c->work_ms[r], control->size, c->fails[r], &c->through};
   c->status[r] = fx_agree_ready(control, ready_do, &work, c->options);
+  __atomic_add_fetch(&c->through, 1, __ATOMIC_RELEASE);
   snprintf(c->text[r], sizeof c->text[r], "%s", fx_error_text());
   return FX_OK;
 }
 
 static const fx_agree_ready_options g_patient = {
-    .heartbeat_ms = 20, .silence_ms = 10000, .timeout_ms = 60000};
+    .heartbeat_ms = 20, .silence_ms = 60000, .timeout_ms = 60000};
 
 static void ready_is_patient(void) {
   /* rank 2 works for longer than a silent rank would be tolerated: slow is not diverged */
-  ready_case c = {.work_ms = {0, 10, 2500},
-                  .options = {.heartbeat_ms = 50, .silence_ms = 1500, .timeout_ms = 60000}};
+  ready_case c = {.work_ms = {0, 10, 4000},
+                  .options = {.heartbeat_ms = 50, .silence_ms = 3000, .timeout_ms = 60000}};
   CHECK_OK(fx_local_run(3, ready_rank, &c));
   for (int r = 0; r < 3; r++) CHECK_MSG(c.status[r] == FX_OK, "rank %d: %s", r, c.text[r]);
 }
@@ -230,8 +246,8 @@ static void ready_failure_is_shared(void) {
 }
 
 static void ready_silent_rank(void) {
-  ready_case c = {.work_ms = {0, 0, -1},
-                  .options = {.heartbeat_ms = 20, .silence_ms = 200, .timeout_ms = 60000}};
+  ready_case c = {.work_ms = {0, 0, NEVER},
+                  .options = {.heartbeat_ms = 20, .silence_ms = 1500, .timeout_ms = 60000}};
   CHECK_OK(fx_local_run(3, ready_rank, &c));
   for (int r = 0; r < 2; r++) {
     CHECK_STATUS(c.status[r], FX_ERR_COMM);
@@ -241,12 +257,12 @@ static void ready_silent_rank(void) {
 }
 
 static void ready_too_slow(void) {
-  ready_case c = {.work_ms = {0, 1500, 0},
-                  .options = {.heartbeat_ms = 20, .silence_ms = 10000, .timeout_ms = 200}};
+  ready_case c = {.work_ms = {0, OTHERS_FIRST, 0},
+                  .options = {.heartbeat_ms = 20, .silence_ms = 60000, .timeout_ms = 1000}};
   CHECK_OK(fx_local_run(3, ready_rank, &c));
   for (int r = 0; r < 3; r++) {
     CHECK_STATUS(c.status[r], FX_ERR_COMM);
-    CHECK_HAS(c.text[r], "rank 1 not ready after 200 ms, though alive");
+    CHECK_HAS(c.text[r], "rank 1 not ready after 1000 ms, though alive");
   }
 }
 
