@@ -42,8 +42,12 @@ static const job g_jobs[] = {
     {"two hosts", 4, {{'a', 'x', 2}, {'b', 'p', 2}, {'a', 'y', 2}, {'b', 'q', 2}}, true, NULL},
     {"two hosts that number alike", 2, {{'a', 'x', 1}, {'b', 'x', 1}}, true, NULL},
     {"a rank without among those with", 3, {{'a', 'x', 2}, {'a', 'y', 2}, {'b', 0, 0}}, false, NULL},
-    {"ranks without", 4, {{'a', 0, 0}, {'a', 0, 0}, {'b', 0, 0}, {'b', 0, 0}}, false, NULL}};
+    {"ranks without", 4, {{'a', 0, 0}, {'a', 0, 0}, {'b', 0, 0}, {'b', 0, 0}}, false, NULL},
+    {"only the first rank without", 3, {{'b', 0, 0}, {'a', 'x', 2}, {'a', 'y', 2}}, false, NULL}};
 enum { JOBS = sizeof g_jobs / sizeof g_jobs[0] };
+
+/* One GPU that two of three ranks share. */
+static const job g_third = {"third", 3, {{'a', 'x', 2}, {'a', 'y', 2}, {'a', 'x', 2}}, false, NULL};
 
 static void fill(const job *j, fx_affinity *ranks) {
   memset(ranks, 0, MOST_RANKS * sizeof *ranks);
@@ -84,22 +88,26 @@ static void automatic(void) {
 /* Only where there are GPUs that auto leaves. */
 static void what_auto_says(void) {
   static const struct {
-    int job, head_dim;
+    const job *job;
+    int head_dim;
     const char *device, *why;
-  } rows[] = {{0, 64, "auto", NULL},
-              {0, 64, "cpu", NULL},
-              {6, 64, "cuda", NULL},
-              {11, 48, "auto", NULL},
-              {0, 48, "auto", "there is no attention kernel on GPUs for model.head_dim=48"},
-              {6, 64, "auto", "ranks 0 and 1 would share a GPU"},
-              {10, 64, "auto", "rank 2 sees no GPU"}};
+  } rows[] = {{&g_jobs[0], 64, "auto", NULL},
+              {&g_jobs[0], 64, "cpu", NULL},
+              {&g_jobs[6], 64, "cuda", NULL},
+              {&g_jobs[11], 48, "auto", NULL},
+              {&g_jobs[0], 48, "auto", "there is no attention kernel on GPUs for model.head_dim=48"},
+              {&g_jobs[3], 80, "auto", "there is no attention kernel on GPUs for model.head_dim=80"},
+              {&g_jobs[6], 64, "auto", "ranks 0 and 1 would share a GPU"},
+              {&g_third, 64, "auto", "ranks 0 and 2 would share a GPU"},
+              {&g_jobs[10], 64, "auto", "rank 2 sees no GPU"},
+              {&g_jobs[12], 64, "auto", "rank 0 sees no GPU"}};
   fx_affinity ranks[MOST_RANKS];
   char text[96];
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     fx_config *config = config_of(rows[i].device, rows[i].head_dim);
     if (!config) return;
-    fill(&g_jobs[rows[i].job], ranks);
-    const char *why = fx_device_why_cpu(config, ranks, g_jobs[rows[i].job].size, text, sizeof text);
+    fill(rows[i].job, ranks);
+    const char *why = fx_device_why_cpu(config, ranks, rows[i].job->size, text, sizeof text);
     CHECK_STR(why ? why : "", rows[i].why ? rows[i].why : "");
     fx_config_destroy(config);
   }
@@ -133,14 +141,13 @@ static void refused(void) {
   fx_config_destroy(config);
 }
 
-/* One GPU that two of three ranks share: the third is not the one to complain. */
+/* The rank that has a GPU to itself is not the one to complain. */
 static void the_sharers_are_named(void) {
-  const job j = {"third", 3, {{'a', 'x', 2}, {'a', 'y', 2}, {'a', 'x', 2}}, false, NULL};
   fx_affinity ranks[MOST_RANKS];
   fx_device *device = NULL;
   fx_config *config = config_of("cuda", 64);
   if (!config) return;
-  fill(&j, ranks);
+  fill(&g_third, ranks);
   for (int r = 0; r <= 2; r += 2) {
     CHECK_STATUS(fx_device_choose(config, ranks, 3, r, 1, &device), FX_ERR_DEVICE);
     CHECK_HAS(fx_error_text(), "ranks 0 and 2 would share a GPU (3 ranks on their host");

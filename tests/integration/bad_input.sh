@@ -110,6 +110,18 @@ layout() { "$FLEXION" doctor "$FX_SOURCE_DIR/configs/models/llama-1b.yaml" "${@:
 check "doctor lays out ranks" layout 'layout 16 ranks, tp:8 cp:1 dp:2;tp 0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15;cp 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | 12 | 13 | 14 | 15;dp 0 8 | 1 9 | 2 10 | 3 11 | 4 12 | 5 13 | 6 14 | 7 15;dp_cp 0 8 | 1 9 | 2 10 | 3 11 | 4 12 | 5 13 | 6 14 | 7 15;kv 0 1 | 2 3 | 4 5 | 6 7 | 8 9 | 10 11 | 12 13 | 14 15;' parallel.tensor=8 --ranks 16
 check "ranks of one sequence" layout 'layout 4 ranks, tp:2 cp:2 dp:1;tp 0 1 | 2 3;cp 0 2 | 1 3;dp 0 | 1 | 2 | 3;dp_cp 0 2 | 1 3;' parallel.tensor=2 parallel.context=2
 check "many ranks" bash -c "'$FLEXION' doctor '$FX_SOURCE_DIR/configs/models/llama-1b.yaml' train.global_batch_size=4096 --ranks 512 | grep -qE '^dp  *0 1 2 .* [0-9]+\.\.\.\$'"
+check "one rank" layout 'layout 1 rank, tp:1 cp:1 dp:1;tp 0;cp 0;dp 0;dp_cp 0;'
+whole() { "$FLEXION" doctor "$FX_SOURCE_DIR/configs/models/llama-1b.yaml" train.global_batch_size=512 "$@" --json | tail -1 | python3 -c '
+import json, sys
+layout = json.load(sys.stdin)["layout"]
+groups = layout["groups"]
+assert layout["ranks"] == 512 and layout["topology"] == "tp:8 cp:2 dp:32", layout
+assert groups["tp"] == [list(range(r, r + 8)) for r in range(0, 512, 8)], groups["tp"]
+assert groups["cp"] == [[r, r + 8] for r in range(512) if r % 16 < 8], groups["cp"]
+assert groups["dp"] == [list(range(r, 512, 16)) for r in range(16)], groups["dp"]
+assert groups["dp_cp"] == [list(range(r, 512, 8)) for r in range(8)], groups["dp_cp"]
+assert groups["kv"] == [[r, r + 1] for r in range(0, 512, 2)], groups["kv"]'; }
+check "all of them in JSON, where the text is cut" whole parallel.tensor=8 parallel.context=2 --ranks 512
 check "ranks that do not divide" bad "3 ranks do not divide into parallel.tensor=2" doctor "$FX_SOURCE_DIR/configs/models/llama-1b.yaml" parallel.tensor=2 --ranks 3
 check "ranks of no configuration" bad "--ranks needs a configuration" doctor --ranks 3
 check "too many ranks" bad "--ranks takes a number up to 4096" doctor "$here/tiny.yaml" --ranks 5000
