@@ -4,8 +4,7 @@
 # steps after a short training, losses and gradient norms within 1e-5. Windows, chunks and prefixes reach over the blocks
 # of 128 that ranks are dealt. A control: another mask moves the first loss by 100 times that.
 source "$(dirname "$0")/setup.bash"
-here=$FX_SOURCE_DIR/tests/integration
-export XDG_CACHE_HOME=$TMP/cache
+source "$(dirname "$0")/variants.bash"
 python3 "$here/corpus.py" "$TMP/corpus.txt" 200 6
 
 declare -A params=([sliding_window]=window=140 [dilated_window]=window=150 [chunked]=chunk=100 [prefix_lm]=prefix=150
@@ -13,11 +12,7 @@ declare -A params=([sliding_window]=window=140 [dilated_window]=window=150 [chun
   [block_diffusion]=block=8 [soft_sliding_window]=window=90)
 
 run() { # RANKS DIR overrides...: to step 42, with a checkpoint at step 40
-  local launch=()
-  [ "$1" = 1 ] || launch=(mpi "$1")
-  "${launch[@]}" "$FLEXION" train "$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" runtime.threads=1 train.iters=42 \
-    train.seq_length=256 train.global_batch_size=2 train.eval_interval=0 checkpoint.interval=40 checkpoint.dir="$TMP/$2" "${@:3}" \
-    > "$TMP/$2.log" 2>&1 || { tail -n 3 "$TMP/$2.log"; return 1; }
+  train "$1" "$2" train.iters=42 train.seq_length=256 train.global_batch_size=2 checkpoint.interval=40 "${@:3}"
 }
 shared() { # VARIANT DIR overrides...: its last two steps, by a ring of two
   run 2 "$2" parallel.context=2 parallel.context_exchange=ring checkpoint.resume="$TMP/$1/step_00000040" "${@:3}"
@@ -32,19 +27,15 @@ off() { python3 "$TMP/off.py" "$TMP/$1" "$TMP/$2"; } # how far losses and gradie
 within() { python3 -c 'import sys; x = sys.argv[1].split(); sys.exit(not (len(x) == 2 and all(float(v) <= 1e-5 for v in x)))' "$1"; }
 moved() { python3 -c 'import sys; sys.exit(not float(sys.argv[1].split()[0]) >= 1e-3)' "$1"; }
 
-count=0
-for file in "$FX_SOURCE_DIR"/configs/attention/*.yaml; do
-  name=$(basename "$file" .yaml)
-  count=$((count + 1))
-  options=("attention.variant=$name")
-  for p in ${params[$name]-}; do options+=("attention.params.$p"); done
-  check "$name on one rank" run 1 "$name" "${options[@]}"
-  check "$name on two" shared "$name" "$name-2" "${options[@]}"
-  check "$name shares its sequence" grep -q '| tp:1 cp:2 dp:1 |' "$TMP/$name-2.log"
-  difference=$(off "$name" "$name-2")
-  check "$name: one rank and a ring of two agree: $difference" within "$difference"
-done
-check "all variants were there" test $count -ge 20
+together() { # NAME overrides...
+  local difference
+  check "$1 on one rank" run 1 "$@"
+  check "$1 on two" shared "$1" "$1-2" "${@:2}"
+  check "$1 shares its sequence" grep -q '| tp:1 cp:2 dp:1 |' "$TMP/$1-2.log"
+  difference=$(off "$1" "$1-2")
+  check "$1: one rank and a ring of two agree: $difference" within "$difference"
+}
+each_variant together
 check "another mask" shared document_causal control attention.variant=causal
 difference=$(off document_causal control)
 check "has another loss: $difference" moved "$difference"
