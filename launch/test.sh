@@ -37,7 +37,7 @@ PACKAGES=("${BUILD_PACKAGES[@]}" git hdf5-tools python3 python3-h5py python3-num
 
 # Unit tests that are left out under sanitizers: they bound the address space (ASan reserves terabytes of it).
 ASAN_LEFT_OUT='^attention-flash_memory$'
-ASAN_BUDGET=900 # seconds for them all; what runs longer counts as failed
+ASAN_BUDGET=3600 # seconds for them all, a few times what a slow machine takes; what runs longer counts as failed
 # Suites with threads of our own: lanes, transports, prefetch, the checkpoint writer. (libgomp is not instrumented, so
 # suites that compute on several OpenMP threads would report races that are none.)
 TSAN_SUITES='^(parallel-(agree|collectives|local|peer_copy|watchdog)|data-prefetch|core-checkpoint)$'
