@@ -8,36 +8,21 @@
 #include "dynamo_rt/graph/graph_internal.h"
 #include "dynamo_rt/ops/elementwise.h"
 
-/* Input order shared by the ops below. */
-enum {
-  Q,
-  K,
-  V,
-  LIMITS,
-  RUNS,
-  Q_BASE,
-  KV_BASE,
-  BUFFERS,
-  SINKS,
-  TABLE,
-  NUM_COMMON = TABLE + FX_VARIANT_MAX_TABLES
-};
-
 fx_attention_inputs fx_attention_no_inputs(void) {
   fx_attention_inputs none = {FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, FX_NONE, {0}};
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) none.table[t] = FX_NONE;
   return none;
 }
 
-/* Fills in[NUM_COMMON]. */
+/* Fills in[FX_FLEX_OWN]. */
 static void common_inputs(fx_value q, fx_value k, fx_value v, const fx_attention_inputs *inputs,
                           bool backward, fx_value *in) {
-  in[Q] = q, in[K] = k, in[V] = v;
-  in[LIMITS] = inputs->limits;
-  in[RUNS] = backward ? inputs->runs_backward : inputs->runs;
-  in[Q_BASE] = inputs->q_base, in[KV_BASE] = inputs->kv_base;
-  in[BUFFERS] = inputs->buffers, in[SINKS] = inputs->sinks;
-  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[TABLE + t] = inputs->table[t];
+  in[FX_FLEX_Q] = q, in[FX_FLEX_K] = k, in[FX_FLEX_V] = v;
+  in[FX_FLEX_LIMITS] = inputs->limits;
+  in[FX_FLEX_RUNS] = backward ? inputs->runs_backward : inputs->runs;
+  in[FX_FLEX_Q_BASE] = inputs->q_base, in[FX_FLEX_KV_BASE] = inputs->kv_base;
+  in[FX_FLEX_BUFFERS] = inputs->buffers, in[FX_FLEX_SINKS] = inputs->sinks;
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) in[FX_FLEX_TABLE + t] = inputs->table[t];
 }
 
 static bool is_floats(const fx_type *type, int64_t count) {
@@ -46,7 +31,7 @@ static bool is_floats(const fx_type *type, int64_t count) {
 
 static fx_status check_views(const fx_type *const *in) {
   char q[96], k[96], v[96];
-  const fx_type *a = in[Q], *b = in[K], *c = in[V];
+  const fx_type *a = in[FX_FLEX_Q], *b = in[FX_FLEX_K], *c = in[FX_FLEX_V];
   bool fits = a->ndim == 4 && b->ndim == 4 && fx_type_same_shape(b, c) && a->dim[0] == b->dim[0] &&
               a->dim[3] == b->dim[3] && b->dim[2] > 0 && a->dim[2] % b->dim[2] == 0 && a->stride[3] == 1 &&
               b->stride[3] == 1 && c->stride[3] == 1 && (a->dtype == FX_F32 || a->dtype == FX_BF16) &&
@@ -64,37 +49,40 @@ static fx_status check_base(const fx_type *base, const char *name, int64_t T) {
 }
 
 static fx_status check_mask(const fx_type *const *in, const fx_attention_attr *attr) {
-  int64_t Tpad = fx_attention_tpad((int32_t)in[Q]->dim[1]), B = in[Q]->dim[0];
-  int64_t H = attr->all_heads ? attr->all_heads : in[Q]->dim[2];
-  if (attr->first_head < 0 || attr->first_head + in[Q]->dim[2] > H)
+  int64_t Tpad = fx_attention_tpad((int32_t)in[FX_FLEX_Q]->dim[1]), B = in[FX_FLEX_Q]->dim[0];
+  int64_t H = attr->all_heads ? attr->all_heads : in[FX_FLEX_Q]->dim[2];
+  if (attr->first_head < 0 || attr->first_head + in[FX_FLEX_Q]->dim[2] > H)
     return fx_error(FX_ERR_SHAPE, "heads %d to %lld are not among %lld", attr->first_head,
-                    (long long)(attr->first_head + in[Q]->dim[2]), (long long)H);
+                    (long long)(attr->first_head + in[FX_FLEX_Q]->dim[2]), (long long)H);
   bool lists = (attr->Bm == 1 || attr->Bm == B) && (attr->Hm == 1 || attr->Hm == H);
-  if (in[LIMITS] && (attr->R < 1 || !lists ||
-                     fx_type_numel(in[LIMITS]) != 2 * (int64_t)attr->R * attr->Bm * attr->Hm * Tpad ||
-                     in[LIMITS]->dtype != FX_I32))
+  if (in[FX_FLEX_LIMITS] &&
+      (attr->R < 1 || !lists ||
+       fx_type_numel(in[FX_FLEX_LIMITS]) != 2 * (int64_t)attr->R * attr->Bm * attr->Hm * Tpad ||
+       in[FX_FLEX_LIMITS]->dtype != FX_I32))
     return fx_error(FX_ERR_SHAPE, "limits must be int32 [2, R, Bm, Hm, %lld] with Bm 1 or B, Hm 1 or H",
                     (long long)Tpad);
   if (attr->ask_mask && (!attr->flex || attr->flex->variant->mask == FX_EX_NONE))
     return fx_error(FX_ERR_SHAPE, "a mask is to be asked of a variant that has none");
-  if (in[RUNS] && !in[LIMITS] && !attr->ask_mask)
+  if (in[FX_FLEX_RUNS] && !in[FX_FLEX_LIMITS] && !attr->ask_mask)
     return fx_error(FX_ERR_SHAPE, "runs come without the limits or the variant that they were built from");
-  FX_TRY(check_base(in[Q_BASE], "q_base", in[Q]->dim[1]));
-  return check_base(in[KV_BASE], "kv_base", in[K]->dim[1]);
+  FX_TRY(check_base(in[FX_FLEX_Q_BASE], "q_base", in[FX_FLEX_Q]->dim[1]));
+  return check_base(in[FX_FLEX_KV_BASE], "kv_base", in[FX_FLEX_K]->dim[1]);
 }
 
 static fx_status check_variant(const fx_type *const *in, const fx_attention_attr *attr) {
   const fx_flex_variant *flex = attr->flex;
-  if (in[SINKS] && !is_floats(in[SINKS], in[Q]->dim[2]))
-    return fx_error(FX_ERR_SHAPE, "sinks must be float32 [%lld], one a query head", (long long)in[Q]->dim[2]);
+  if (in[FX_FLEX_SINKS] && !is_floats(in[FX_FLEX_SINKS], in[FX_FLEX_Q]->dim[2]))
+    return fx_error(FX_ERR_SHAPE, "sinks must be float32 [%lld], one a query head",
+                    (long long)in[FX_FLEX_Q]->dim[2]);
   for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) {
     bool wanted = t < fx_flex_num_tables(flex);
-    if (wanted != (in[TABLE + t] != NULL) ||
-        (wanted && !is_floats(in[TABLE + t], fx_flex_table_floats(flex, t))))
+    if (wanted != (in[FX_FLEX_TABLE + t] != NULL) ||
+        (wanted && !is_floats(in[FX_FLEX_TABLE + t], fx_flex_table_floats(flex, t))))
       return fx_error(FX_ERR_SHAPE, "the variant's learnable table %d and the op's input do not fit", t);
   }
-  int64_t words = flex ? fx_flex_blob_words(flex, in[Q]->dim[0]) : 0;
-  if (words > 0 && (!in[BUFFERS] || in[BUFFERS]->dtype != FX_I32 || fx_type_numel(in[BUFFERS]) < words))
+  int64_t words = flex ? fx_flex_blob_words(flex, in[FX_FLEX_Q]->dim[0]) : 0;
+  if (words > 0 && (!in[FX_FLEX_BUFFERS] || in[FX_FLEX_BUFFERS]->dtype != FX_I32 ||
+                    fx_type_numel(in[FX_FLEX_BUFFERS]) < words))
     return fx_error(FX_ERR_SHAPE, "the variant's buffers must be int32 [%lld]", (long long)words);
   return FX_OK;
 }
@@ -121,15 +109,15 @@ static fx_cost attention_cost(const fx_type *q, const fx_type *k, double product
 
 /* ---- backward ---- */
 
-enum { GRAD_OUT = NUM_COMMON, GRAD_LSE, GRAD_DOUT, GRAD_DLSE, NUM_GRAD };
+enum { GRAD_OUT = FX_FLEX_OWN, GRAD_LSE, GRAD_DOUT, GRAD_DLSE, NUM_GRAD };
 
 static fx_status grad_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   FX_TRY(check_inputs(in, attr));
-  if (!fx_type_same_shape(in[GRAD_OUT], in[Q]) || !fx_type_same_shape(in[GRAD_DOUT], in[Q]))
+  if (!fx_type_same_shape(in[GRAD_OUT], in[FX_FLEX_Q]) || !fx_type_same_shape(in[GRAD_DOUT], in[FX_FLEX_Q]))
     return fx_error(FX_ERR_SHAPE, "out or its gradient is not shaped as q");
   for (int i = 0; i < 3; i++) out[i] = contiguous(in[i]);
   for (int i = 3; i < FX_ATTENTION_GRADS; i++) { /* unused ones are never stored */
-    const fx_type *of = in[SINKS + i - 3];
+    const fx_type *of = in[FX_FLEX_SINKS + i - 3];
     out[i] = of ? *of : fx_type_1d(FX_F32, 1);
   }
   return FX_OK;
@@ -137,7 +125,7 @@ static fx_status grad_infer(const fx_type *const *in, const void *attr, fx_type 
 
 static fx_cost grad_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
   (void)out, (void)attr;
-  return attention_cost(in[Q], in[K], 5);
+  return attention_cost(in[FX_FLEX_Q], in[FX_FLEX_K], 5);
 }
 
 static const fx_op g_flex_attention_grad = {
@@ -165,7 +153,7 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
   in[GRAD_OUT] = out, in[GRAD_LSE] = lse, in[GRAD_DOUT] = dout, in[GRAD_DLSE] = dlse;
   fx_graph_record(graph, &g_flex_attention_grad, &attr, in, grads);
   for (int i = 3; i < FX_ATTENTION_GRADS; i++)
-    if (in[SINKS + i - 3] == FX_NONE) grads[i] = FX_NONE;
+    if (in[FX_FLEX_SINKS + i - 3] == FX_NONE) grads[i] = FX_NONE;
 }
 
 /* ---- backward of one chunk of keys, onto running sums ---- */
@@ -174,7 +162,7 @@ void fx_flex_attention_grad(fx_graph *graph, fx_value q, fx_value k, fx_value v,
 static fx_status prepare_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   fx_type grads[FX_ATTENTION_GRADS];
   FX_TRY(grad_infer(in, attr, grads));
-  fx_type rows = lse_type(in[Q]);
+  fx_type rows = lse_type(in[FX_FLEX_Q]);
   out[0] = fx_type_of(FX_F32, 4, (int64_t[]){3, rows.dim[0], rows.dim[1], rows.dim[2]});
   return FX_OK;
 }
@@ -259,7 +247,7 @@ void fx_flex_attention_grad_add(fx_graph *graph, fx_value q, fx_value k, fx_valu
   for (int i = 0; i < 3; i++)
     if (in[SUM_DQ + i] != FX_NONE) *sum[i] = grads[i];
   for (int i = 0; params && i < FX_ATTENTION_PARAMS; i++)
-    params[i] = in[SINKS + i] == FX_NONE ? FX_NONE : grads[3 + i];
+    params[i] = in[FX_FLEX_SINKS + i] == FX_NONE ? FX_NONE : grads[3 + i];
 }
 
 bool fx_flex_attention_dq_apart(fx_backend backend) {
@@ -268,36 +256,36 @@ bool fx_flex_attention_dq_apart(fx_backend backend) {
 
 /* ---- forward ---- */
 
-enum { RUNS_BACKWARD = NUM_COMMON, NUM_FORWARD };
+enum { RUNS_BACKWARD = FX_FLEX_OWN, NUM_FORWARD };
 
 static fx_status forward_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   FX_TRY(check_inputs(in, attr));
-  out[0] = contiguous(in[Q]);
-  out[1] = lse_type(in[Q]);
+  out[0] = contiguous(in[FX_FLEX_Q]);
+  out[1] = lse_type(in[FX_FLEX_Q]);
   return FX_OK;
 }
 
 static fx_status forward_vjp(fx_graph *graph, const fx_node *node, const fx_value *dout, fx_value *din) {
   const fx_value *in = node->in;
-  fx_attention_inputs inputs = {.limits = in[LIMITS],
+  fx_attention_inputs inputs = {.limits = in[FX_FLEX_LIMITS],
                                 .runs_backward = in[RUNS_BACKWARD],
-                                .q_base = in[Q_BASE],
-                                .kv_base = in[KV_BASE],
-                                .buffers = in[BUFFERS],
-                                .sinks = in[SINKS]};
-  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[TABLE + t];
+                                .q_base = in[FX_FLEX_Q_BASE],
+                                .kv_base = in[FX_FLEX_KV_BASE],
+                                .buffers = in[FX_FLEX_BUFFERS],
+                                .sinks = in[FX_FLEX_SINKS]};
+  for (int t = 0; t < FX_VARIANT_MAX_TABLES; t++) inputs.table[t] = in[FX_FLEX_TABLE + t];
   fx_value dy = dout[0], grads[FX_ATTENTION_GRADS];
   if (dy == FX_NONE) dy = fx_zeros_like(graph, node->out[0]); /* only lse was used */
-  fx_flex_attention_grad(graph, in[Q], in[K], in[V], node->out[0], node->out[1], dy, dout[1], &inputs,
-                         *(const fx_attention_attr *)node->attr, grads);
+  fx_flex_attention_grad(graph, in[FX_FLEX_Q], in[FX_FLEX_K], in[FX_FLEX_V], node->out[0], node->out[1], dy,
+                         dout[1], &inputs, *(const fx_attention_attr *)node->attr, grads);
   for (int i = 0; i < 3; i++) din[i] = grads[i];
-  for (int i = 3; i < FX_ATTENTION_GRADS; i++) din[SINKS + i - 3] = grads[i];
+  for (int i = 3; i < FX_ATTENTION_GRADS; i++) din[FX_FLEX_SINKS + i - 3] = grads[i];
   return fx_graph_status(graph);
 }
 
 static fx_cost forward_cost(const fx_type *const *in, const fx_type *out, const void *attr) {
   (void)out, (void)attr;
-  return attention_cost(in[Q], in[K], 2);
+  return attention_cost(in[FX_FLEX_Q], in[FX_FLEX_K], 2);
 }
 
 static const fx_op g_flex_attention = {
@@ -337,12 +325,12 @@ fx_attention_running fx_flex_attention_begin(fx_graph *graph, fx_value q) {
   return state;
 }
 
-enum { STATE_O = NUM_COMMON, STATE_M, STATE_L, NUM_PARTIAL };
+enum { STATE_O = FX_FLEX_OWN, STATE_M, STATE_L, NUM_PARTIAL };
 
 static fx_status partial_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   FX_TRY(check_inputs(in, &((const fx_attention_partial_attr *)attr)->attention));
-  fx_type rows = lse_type(in[Q]);
-  if (!fx_type_same_shape(in[STATE_O], in[Q]) || in[STATE_O]->dtype != FX_F32 ||
+  fx_type rows = lse_type(in[FX_FLEX_Q]);
+  if (!fx_type_same_shape(in[STATE_O], in[FX_FLEX_Q]) || in[STATE_O]->dtype != FX_F32 ||
       !fx_type_equal(in[STATE_M], &rows) || !fx_type_equal(in[STATE_L], &rows))
     return fx_error(FX_ERR_SHAPE, "the running state does not fit q");
   for (int i = 0; i < 3; i++) out[i] = *in[STATE_O + i];
@@ -375,7 +363,7 @@ void fx_flex_attention_partial(fx_graph *graph, fx_value q, fx_value k, fx_value
   full.attention = attr;
   full.first = first;
   common_inputs(q, k, v, inputs, false, in);
-  in[SINKS] = FX_NONE; /* they join once, after the last chunk */
+  in[FX_FLEX_SINKS] = FX_NONE; /* they join once, after the last chunk */
   in[STATE_O] = state->o, in[STATE_M] = state->m, in[STATE_L] = state->l;
   fx_graph_record(graph, &g_flex_attention_partial, &full, in, out);
   *state = (fx_attention_running){out[0], out[1], out[2]};

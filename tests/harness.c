@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "dynamo_rt/base/philox.h"
 
@@ -35,6 +36,10 @@ int fx_test_main(const char *suite, const fx_test *tests, int count) {
 
 double fx_worse(double a, double b) {
   return isnan(a) || isnan(b) ? INFINITY : fmax(a, b);
+}
+
+void fx_sleep_ms(int ms) {
+  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
 }
 
 void fx_test_slice(int *index, int *of) {

@@ -42,6 +42,8 @@ double fx_worse(double a, double b);
  * it all (0/1). */
 void fx_test_slice(int *index, int *of);
 
+void fx_sleep_ms(int ms);
+
 /* The exit code of a suite that cannot run here; ctest reports it as skipped. */
 enum { FX_TEST_SKIPPED = 77 };
 

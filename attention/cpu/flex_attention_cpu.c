@@ -7,20 +7,6 @@
 
 #include <string.h>
 
-enum {
-  Q,
-  K,
-  V,
-  LIMITS,
-  RUNS,
-  Q_BASE,
-  KV_BASE,
-  BUFFERS,
-  SINKS,
-  TABLE,
-  FIRST_OWN = TABLE + FX_VARIANT_MAX_TABLES
-};
-
 /* A shape with the structures it points to; filled in place, so it must not be copied. */
 typedef struct bound_shape {
   fx_attention_shape shape;
@@ -75,16 +61,17 @@ static void bind_buffers(const fx_kernel_args *args, const fx_flex_variant *flex
     out->buffers[i] = (fx_attention_buffer){fx_ex_buffer_at(pool, i)->constant, 0};
   for (int32_t i = 0; i < flex->num_inputs; i++) {
     const fx_flex_input *input = &flex->input[i];
-    const int32_t *blob = (const int32_t *)args->in[BUFFERS]->data + fx_flex_blob_offset(flex, i, B);
+    const int32_t *blob = (const int32_t *)args->in[FX_FLEX_BUFFERS]->data + fx_flex_blob_offset(flex, i, B);
     out->buffers[input->buffer] = (fx_attention_buffer){blob, input->per_batch ? 4 * input->words : 0};
   }
   for (int32_t t = 0; t < flex->variant->num_tables; t++)
-    out->buffers[flex->variant->tables[t].buffer] = (fx_attention_buffer){args->in[TABLE + t]->data, 0};
+    out->buffers[flex->variant->tables[t].buffer] =
+        (fx_attention_buffer){args->in[FX_FLEX_TABLE + t]->data, 0};
 }
 
 static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *attr, fx_attention_pass pass,
                            bound_shape *out) {
-  const fx_tensor *runs = args->in[RUNS];
+  const fx_tensor *runs = args->in[FX_FLEX_RUNS];
   if (!runs) return FX_OK;
   fx_attention_tile tile = fx_attention_cpu_tile(pass, out->shape.D);
   int32_t capacity = pass == FX_ATTENTION_FORWARD ? attr->capacity : attr->capacity_backward;
@@ -100,12 +87,13 @@ static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *
 
 static fx_status bind_shape(const fx_kernel_args *args, const fx_attention_attr *attr, fx_attention_pass pass,
                             bound_shape *out) {
-  const fx_tensor *limits = args->in[LIMITS];
-  out->shape = plain_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, args->threads);
+  const fx_tensor *limits = args->in[FX_FLEX_LIMITS];
+  out->shape =
+      plain_shape(&args->in[FX_FLEX_Q]->type, &args->in[FX_FLEX_K]->type, attr->scale, args->threads);
   out->shape.first_head = attr->first_head;
   out->shape.all_heads = attr->all_heads;
-  if (args->in[Q_BASE]) out->shape.q_bases = args->in[Q_BASE]->data;
-  if (args->in[KV_BASE]) out->shape.kv_bases = args->in[KV_BASE]->data;
+  if (args->in[FX_FLEX_Q_BASE]) out->shape.q_bases = args->in[FX_FLEX_Q_BASE]->data;
+  if (args->in[FX_FLEX_KV_BASE]) out->shape.kv_bases = args->in[FX_FLEX_KV_BASE]->data;
   if (limits) {
     int32_t T = out->shape.T_q;
     out->limits = (fx_limits){.R = attr->R,
@@ -126,11 +114,11 @@ fx_status fx_flex_attention_cpu(const fx_kernel_args *args) {
   bound_shape bound;
   FX_TRY(bind_shape(args, args->attr, FX_ATTENTION_FORWARD, &bound));
   fx_attention_forward forward = {.shape = bound.shape,
-                                  .q = view_in(args->in[Q]),
-                                  .k = view_in(args->in[K]),
-                                  .v = view_in(args->in[V]),
+                                  .q = view_in(args->in[FX_FLEX_Q]),
+                                  .k = view_in(args->in[FX_FLEX_K]),
+                                  .v = view_in(args->in[FX_FLEX_V]),
                                   .out = view_out(args->out[0]),
-                                  .sinks = args->in[SINKS] ? args->in[SINKS]->data : NULL,
+                                  .sinks = args->in[FX_FLEX_SINKS] ? args->in[FX_FLEX_SINKS]->data : NULL,
                                   .lse = args->out[1]->data,
                                   .workspace = args->workspace};
   return fx_attention_cpu_forward(&forward);
@@ -141,12 +129,12 @@ fx_status fx_flex_attention_cpu(const fx_kernel_args *args) {
 static size_t workspace(const fx_type *const *in, const fx_attention_attr *attr, fx_attention_pass pass,
                         int threads) {
   bound_shape bound;
-  bound.shape = plain_shape(in[Q], in[K], 1.0f, threads);
+  bound.shape = plain_shape(in[FX_FLEX_Q], in[FX_FLEX_K], 1.0f, threads);
   bind_program(attr->flex, attr->ask_mask, &bound);
   bound.limits = (fx_limits){.Bm = attr->Bm, .Hm = attr->Hm};
   bound.runs = (fx_runs){.Bm = attr->runs_Bm, .Hm = attr->runs_Hm};
   if (attr->Bm > 0) bound.shape.limits = &bound.limits;
-  if (attr->runs_Bm > 0 && in[RUNS]) bound.shape.runs = &bound.runs;
+  if (attr->runs_Bm > 0 && in[FX_FLEX_RUNS]) bound.shape.runs = &bound.runs;
   return fx_attention_cpu_workspace(pass, &bound.shape, threads);
 }
 
@@ -158,14 +146,14 @@ static fx_attention_out sum_out(const fx_type *like, float *data) {
 /* gradient: dq, dk, dv; dlse may be NULL */
 static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *attr,
                           const fx_attention_out gradient[3], const float *dlse) {
-  enum { OUT = FIRST_OWN, LSE, DOUT };
+  enum { OUT = FX_FLEX_OWN, LSE, DOUT };
   bound_shape bound;
   FX_TRY(bind_shape(args, attr, FX_ATTENTION_BACKWARD, &bound));
   float *tables[FX_ATTENTION_MAX_BUFFERS] = {NULL};
   fx_attention_backward backward = {.shape = bound.shape,
-                                    .q = view_in(args->in[Q]),
-                                    .k = view_in(args->in[K]),
-                                    .v = view_in(args->in[V]),
+                                    .q = view_in(args->in[FX_FLEX_Q]),
+                                    .k = view_in(args->in[FX_FLEX_K]),
+                                    .v = view_in(args->in[FX_FLEX_V]),
                                     .out = view_in(args->in[OUT]),
                                     .dout = view_in(args->in[DOUT]),
                                     .lse = args->in[LSE]->data,
@@ -174,8 +162,8 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
                                     .dk = gradient[1],
                                     .dv = gradient[2],
                                     .workspace = args->workspace};
-  if (args->in[SINKS] && args->out[3]) {
-    backward.sinks = args->in[SINKS]->data;
+  if (args->in[FX_FLEX_SINKS] && args->out[3]) {
+    backward.sinks = args->in[FX_FLEX_SINKS]->data;
     backward.dsinks = args->out[3]->data;
   }
   for (int32_t t = 0; t < fx_flex_num_tables(attr->flex); t++) {
@@ -187,7 +175,7 @@ static fx_status backward(const fx_kernel_args *args, const fx_attention_attr *a
 }
 
 fx_status fx_flex_attention_grad_cpu(const fx_kernel_args *args) {
-  const fx_tensor *dlse = args->in[FIRST_OWN + 3];
+  const fx_tensor *dlse = args->in[FX_FLEX_OWN + 3];
   fx_attention_out gradient[3];
   for (int i = 0; i < 3; i++) gradient[i] = view_out(args->out[i]);
   return backward(args, args->attr, gradient, dlse ? dlse->data : NULL);
@@ -199,7 +187,7 @@ static float *delta_of(const fx_tensor *prepared) {
 }
 
 fx_status fx_flex_attention_prepare_cpu(const fx_kernel_args *args) {
-  const fx_tensor *dlse = args->in[FIRST_OWN + 3];
+  const fx_tensor *dlse = args->in[FX_FLEX_OWN + 3];
   float *delta = delta_of(args->out[0]);
   size_t bytes = fx_type_bytes(&args->out[0]->type) / 3;
   if (dlse)
@@ -225,10 +213,10 @@ size_t fx_flex_attention_grad_add_workspace_cpu(const fx_type *const *in, const 
 
 fx_status fx_flex_attention_grad_add_cpu(const fx_kernel_args *args) {
   const fx_attention_add_attr *attr = args->attr;
-  const fx_tensor *prepared = args->in[FIRST_OWN + 3];
+  const fx_tensor *prepared = args->in[FX_FLEX_OWN + 3];
   fx_attention_out gradient[3];
-  const fx_type *in[FIRST_OWN] = {NULL};
-  for (int i = 0; i < FIRST_OWN; i++)
+  const fx_type *in[FX_FLEX_OWN] = {NULL};
+  for (int i = 0; i < FX_FLEX_OWN; i++)
     if (args->in[i]) in[i] = &args->in[i]->type;
   size_t used = workspace(in, &attr->attention, FX_ATTENTION_BACKWARD, args->threads);
   float *own = (float *)args->workspace + fx_align_up(used, FX_ALIGN) / sizeof(float);
@@ -254,9 +242,9 @@ fx_status fx_flex_attention_partial_cpu(const fx_kernel_args *args) {
   FX_TRY(bind_shape(args, &attr->attention, FX_ATTENTION_FORWARD, &bound));
   fx_attention_partial partial = {
       .shape = bound.shape,
-      .q = view_in(args->in[Q]),
-      .k = view_in(args->in[K]),
-      .v = view_in(args->in[V]),
+      .q = view_in(args->in[FX_FLEX_Q]),
+      .k = view_in(args->in[FX_FLEX_K]),
+      .v = view_in(args->in[FX_FLEX_V]),
       .state = {.o = view_out(args->out[0]), .m = args->out[1]->data, .l = args->out[2]->data},
       .first = attr->first != 0,
       .workspace = args->workspace};

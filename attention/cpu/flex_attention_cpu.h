@@ -5,6 +5,21 @@
 
 #include "attention/flex_attention.h"
 
+/* Inputs that all these ops have, in this order; an op's own come behind them. */
+enum {
+  FX_FLEX_Q,
+  FX_FLEX_K,
+  FX_FLEX_V,
+  FX_FLEX_LIMITS,
+  FX_FLEX_RUNS,
+  FX_FLEX_Q_BASE,
+  FX_FLEX_KV_BASE,
+  FX_FLEX_BUFFERS,
+  FX_FLEX_SINKS,
+  FX_FLEX_TABLE,
+  FX_FLEX_OWN = FX_FLEX_TABLE + FX_VARIANT_MAX_TABLES
+};
+
 typedef struct fx_attention_partial_attr {
   fx_attention_attr attention;
   int64_t first;

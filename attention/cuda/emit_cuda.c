@@ -41,13 +41,6 @@ static const struct {
     [FX_TILE_IN_BOUNDS] = {"FX_HAS_FAULT", "bool fx_fault(" FX_EMIT_PAIR ", float score)"},
 };
 
-static void int_literal(FILE *out, int32_t value) {
-  if (value == INT32_MIN)
-    fputs("(-2147483647 - 1)", out);
-  else
-    fprintf(out, value < 0 ? "(%d)" : "%d", value);
-}
-
 /* By its bits: exact, whatever the compiler makes of decimal or hexadecimal floats. */
 static void float_literal(FILE *out, float value) {
   if (isnan(value) || isinf(value))
@@ -62,7 +55,7 @@ static void name(FILE *out, const fx_code *code, int32_t i) {
   if (instr->op == FX_EX_CONST && instr->type == FX_EX_FLOAT)
     float_literal(out, instr->value.f);
   else if (instr->op == FX_EX_CONST)
-    int_literal(out, instr->value.i);
+    fx_tile_int_literal(out, instr->value.i);
   else if (instr->op == FX_EX_VAR)
     fputs(variables[instr->index], out);
   else if (instr->op == FX_EX_PARAM)

@@ -7,20 +7,6 @@
 #include "attention/cuda/flash_cuda.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
 
-enum {
-  Q,
-  K,
-  V,
-  LIMITS,
-  RUNS,
-  Q_BASE,
-  KV_BASE,
-  BUFFERS,
-  SINKS,
-  TABLE,
-  FIRST_OWN = TABLE + FX_VARIANT_MAX_TABLES
-};
-
 static fx_status view_of(const fx_tensor *t, const char *name, fx_flash_view *view) {
   const fx_type *type = &t->type;
   int64_t vector = 16 / (int64_t)fx_dtype_bytes(type->dtype);
@@ -52,10 +38,10 @@ static void bind_shape(const fx_type *q, const fx_type *k, float scale, fx_flash
 }
 
 static void bind_limits(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_args *out) {
-  if (!args->in[LIMITS]) return;
+  if (!args->in[FX_FLEX_LIMITS]) return;
   fx_limits limits = {
       .R = attr->R, .Bm = attr->Bm, .Hm = attr->Hm, .T = out->T_q, .Tpad = out->Tpad, .T_kv = attr->T_total};
-  fx_limits_bind(&limits, args->in[LIMITS]->data);
+  fx_limits_bind(&limits, args->in[FX_FLEX_LIMITS]->data);
   out->limits_Bm = limits.Bm, out->limits_Hm = fx_limits_heads(&limits);
   int64_t skipped = out->limits_Hm == 1 ? 0 : (int64_t)attr->first_head * limits.Tpad; /* of other ranks */
   out->lo = limits.lo + skipped, out->hi = limits.hi + skipped;
@@ -63,7 +49,7 @@ static void bind_limits(const fx_kernel_args *args, const fx_attention_attr *att
 
 static fx_status bind_runs(const fx_kernel_args *args, const fx_attention_attr *attr, bool backward,
                            fx_flash_args *out) {
-  const fx_tensor *blob = args->in[RUNS];
+  const fx_tensor *blob = args->in[FX_FLEX_RUNS];
   if (!blob) return FX_OK;
   fx_runs runs = fx_runs_plan(attr->runs_Bm, out->T_q, out->T_kv, FX_FLASH_TILE, FX_FLASH_TILE,
                               backward ? attr->capacity_backward : attr->capacity);
@@ -85,36 +71,37 @@ static void bind_variant(const fx_kernel_args *args, const fx_attention_attr *at
   memcpy(out->uniform, flex->uniform, sizeof out->uniform);
   for (int32_t i = 0; i < flex->num_inputs; i++) {
     const fx_flex_input *input = &flex->input[i];
-    const int32_t *blob = (const int32_t *)args->in[BUFFERS]->data + fx_flex_blob_offset(flex, i, out->B);
+    const int32_t *blob =
+        (const int32_t *)args->in[FX_FLEX_BUFFERS]->data + fx_flex_blob_offset(flex, i, out->B);
     out->buffer[input->buffer] = (fx_flash_buffer){blob, input->per_batch ? input->words : 0};
   }
   for (int32_t t = 0; t < flex->variant->num_tables; t++)
-    out->buffer[flex->variant->tables[t].buffer] = (fx_flash_buffer){args->in[TABLE + t]->data, 0};
+    out->buffer[flex->variant->tables[t].buffer] = (fx_flash_buffer){args->in[FX_FLEX_TABLE + t]->data, 0};
 }
 
 static fx_status bind(const fx_kernel_args *args, const fx_attention_attr *attr, bool backward,
                       fx_flash_args *out) {
-  bind_shape(&args->in[Q]->type, &args->in[K]->type, attr->scale, out);
+  bind_shape(&args->in[FX_FLEX_Q]->type, &args->in[FX_FLEX_K]->type, attr->scale, out);
   out->first_head = attr->first_head;
-  FX_TRY(view_of(args->in[Q], "q", &out->q));
-  FX_TRY(view_of(args->in[K], "k", &out->k));
-  FX_TRY(view_of(args->in[V], "v", &out->v));
+  FX_TRY(view_of(args->in[FX_FLEX_Q], "q", &out->q));
+  FX_TRY(view_of(args->in[FX_FLEX_K], "k", &out->k));
+  FX_TRY(view_of(args->in[FX_FLEX_V], "v", &out->v));
   bind_limits(args, attr, out);
   FX_TRY(bind_runs(args, attr, backward, out));
-  out->q_bases = data_or_null(args->in[Q_BASE]);
-  out->kv_bases = data_or_null(args->in[KV_BASE]);
+  out->q_bases = data_or_null(args->in[FX_FLEX_Q_BASE]);
+  out->kv_bases = data_or_null(args->in[FX_FLEX_KV_BASE]);
   out->fault = &((const fx_cuda_context *)args->gemm)->fault->kind;
   bind_variant(args, attr, out);
   return FX_OK;
 }
 
 static fx_flash_key key_of(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_pass pass) {
-  const fx_type *q = &args->in[Q]->type;
+  const fx_type *q = &args->in[FX_FLEX_Q]->type;
   return (fx_flash_key){.variant = variant_of(attr),
                         .pass = pass,
                         .dtype = q->dtype,
                         .D = (int32_t)q->dim[3],
-                        .R = args->in[LIMITS] ? attr->R : 0,
+                        .R = args->in[FX_FLEX_LIMITS] ? attr->R : 0,
                         .ask = attr->ask_mask != 0,
                         .any_scale = !(attr->scale > 0.0f)};
 }
@@ -128,7 +115,7 @@ fx_status fx_flex_attention_cuda(const fx_kernel_args *args) {
   FX_TRY(bind(args, attr, false, &flash));
   FX_TRY(view_of(args->out[0], "out", &flash.out));
   flash.lse = args->out[1]->data;
-  flash.sinks = data_or_null(args->in[SINKS]);
+  flash.sinks = data_or_null(args->in[FX_FLEX_SINKS]);
   return fx_flash_forward(module, &flash, args->stream);
 }
 
@@ -177,7 +164,7 @@ static int64_t rows_words(const fx_type *q) {
 size_t fx_flex_attention_grad_workspace_cuda(const fx_type *const *in, const fx_type *out, const void *attr,
                                              int threads) {
   (void)out, (void)attr, (void)threads;
-  return (size_t)rows_words(in[Q]) * 3 * sizeof(float);
+  return (size_t)rows_words(in[FX_FLEX_Q]) * 3 * sizeof(float);
 }
 
 static fx_status bind_tables(const fx_kernel_args *args, const fx_attention_attr *attr, fx_flash_args *out) {
@@ -193,10 +180,10 @@ static fx_status bind_tables(const fx_kernel_args *args, const fx_attention_attr
   return FX_OK;
 }
 
-enum { OUT = FIRST_OWN, LSE, DOUT, DLSE, PREPARED = DLSE }; /* PREPARED: of the op that adds */
+enum { OUT = FX_FLEX_OWN, LSE, DOUT, DLSE, PREPARED = DLSE }; /* PREPARED: of the op that adds */
 
 static void bind_prepared(const fx_kernel_args *args, float *prepared, fx_flash_args *out) {
-  int64_t words = rows_words(&args->in[Q]->type);
+  int64_t words = rows_words(&args->in[FX_FLEX_Q]->type);
   out->lse2 = prepared;
   out->delta = prepared + words;
   out->span = (int32_t *)(out->delta + words);
@@ -209,8 +196,8 @@ static fx_status bind_backward(const fx_kernel_args *args, const fx_attention_at
   FX_TRY(view_of(args->in[OUT], "out", &out->out));
   FX_TRY(view_of(args->in[DOUT], "the gradient of out", &out->dout));
   out->lse = args->in[LSE]->data;
-  if (args->in[SINKS] && args->out[3]) {
-    out->sinks = args->in[SINKS]->data;
+  if (args->in[FX_FLEX_SINKS] && args->out[3]) {
+    out->sinks = args->in[FX_FLEX_SINKS]->data;
     out->dsinks = args->out[3]->data;
   }
   return bind_tables(args, attr, out);

@@ -63,13 +63,6 @@ typedef struct writer {
   bool comments;
 } writer;
 
-static void int_literal(FILE *out, int32_t value) {
-  if (value == INT32_MIN)
-    fputs("(-2147483647 - 1)", out);
-  else
-    fprintf(out, value < 0 ? "(%d)" : "%d", value);
-}
-
 static void float_literal(FILE *out, float value) {
   if (isnan(value))
     fputs("__builtin_nanf(\"\")", out);
@@ -85,7 +78,7 @@ static void name(const writer *w, int32_t i, fx_code_rate loop) {
   if (instr->op == FX_EX_CONST && instr->type == FX_EX_FLOAT) {
     float_literal(w->out, instr->value.f);
   } else if (instr->op == FX_EX_CONST) {
-    int_literal(w->out, instr->value.i);
+    fx_tile_int_literal(w->out, instr->value.i);
   } else if (instr->op == FX_EX_VAR) {
     static const char *const names[FX_EX_VAR_COUNT] = {"score[r]", "h", "q[r]", "kv"};
     fputs(names[instr->index], w->out);

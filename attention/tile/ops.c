@@ -14,3 +14,10 @@ const char *fx_tile_op_text(fx_ex_op op, fx_ex_type arg_type) {
   };
   return table[op][arg_type];
 }
+
+void fx_tile_int_literal(FILE *out, int32_t value) {
+  if (value == INT32_MIN)
+    fputs("(-2147483647 - 1)", out);
+  else
+    fprintf(out, value < 0 ? "(%d)" : "%d", value);
+}

@@ -4,6 +4,9 @@
 #ifndef FX_ATTENTION_TILE_OPS_H
 #define FX_ATTENTION_TILE_OPS_H
 
+#include <stdint.h>
+#include <stdio.h>
+
 #include "attention/lang/expr.h"
 #include "attention/lang/semantics.h"
 
@@ -59,5 +62,6 @@
 const char *fx_tile_c_type(fx_ex_type type);
 /* The value of an operator by the names a and b; NULL for SELECT and leaves. */
 const char *fx_tile_op_text(fx_ex_op op, fx_ex_type arg_type);
+void fx_tile_int_literal(FILE *out, int32_t value);
 
 #endif

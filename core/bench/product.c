@@ -57,11 +57,6 @@ static fx_status make_plan(fx_bench_product *p, fx_dtype dtype, fx_bench_pass pa
   fx_value c = record(p, graph, dtype, pass, m, n, k);
   fx_type type = fx_type_2d(pass == FX_BENCH_DW ? FX_F32 : dtype, m, n);
   fx_store(FX_AT(graph), fx_graph_persistent(FX_AT(graph), "c", p->c, type), c);
-  fx_status status = fx_graph_status(graph);
-  if (status != FX_OK) {
-    fx_graph_destroy(graph);
-    return status;
-  }
   FX_TRY(fx_plan_prepare(graph, (fx_plan_options){.name = "product"}, p->device, &p->plan));
   FX_TRY(fx_device_alloc(p->device, fx_plan_stats_get(p->plan)->arena.bytes + FX_ALIGN, &p->arena));
   return fx_plan_bind(p->plan, p->arena);

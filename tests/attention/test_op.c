@@ -12,8 +12,7 @@
 #include "dynamo_rt/ops/elementwise.h"
 #include "dynamo_rt/ops/input.h"
 #include "dynamo_rt/ops/linear.h"
-#include "dynamo_rt/plan/plan.h"
-#include "tests/harness.h"
+#include "tests/dynamo_rt/plan_fixture.h"
 
 enum { B = 2, T = 131, H = 4, K = 2, D = 16, C = (H + 2 * K) * D, TPAD = 256, KEYS = T };
 
@@ -114,22 +113,6 @@ static views record_views(fx_graph *g, const problem *p) {
   return x;
 }
 
-static void run(fx_graph *g, fx_exec_mode mode) {
-  fx_device *device = NULL;
-  fx_plan *plan = NULL;
-  void *arena = NULL;
-  CHECK_OK(fx_device_create_cpu(2, "auto", &device));
-  if (CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "attention", .mode = mode, .poison = true},
-                               device, &plan))) {
-    CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
-    CHECK_OK(fx_plan_bind(plan, arena));
-    CHECK_OK(fx_plan_run(plan, 0));
-  }
-  fx_plan_destroy(plan);
-  free(arena);
-  fx_device_destroy(device);
-}
-
 static double lse_error(const float *got, const double *want) {
   double worst = 0;
   for (int i = 0; i < B * H; i++)
@@ -172,7 +155,7 @@ static void forward_and_backward(void) {
     fx_store(FX_AT(g), constant(g, "out", p->out, fx_type_1d(FX_F32, B * T * H * D)), o);
     fx_store(FX_AT(g), constant(g, "lse", p->lse, fx_type_1d(FX_F32, B * H * TPAD)), l);
     fx_store(FX_AT(g), constant(g, "grad", p->grad, fx_type_1d(FX_F32, B * T * C)), grads[0]);
-    run(g, (fx_exec_mode)mode);
+    run_once(g, 2, (fx_exec_mode)mode);
     CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "out differs by %.3g",
               fx_relative_l2(p->out, out, B * T * H * D));
     CHECK_MSG(lse_error(p->lse, lse) < 1e-5, "lse differs by %.3g", lse_error(p->lse, lse));
@@ -220,7 +203,7 @@ static void chunks_merge(void) {
     fx_value l = FX_NONE, o = fx_flex_attention_finish(FX_AT(g), state, FX_NONE, FX_F32, &l);
     fx_store(FX_AT(g), constant(g, "out", p->out, fx_type_1d(FX_F32, B * T * H * D)), o);
     fx_store(FX_AT(g), constant(g, "lse", p->lse, fx_type_1d(FX_F32, B * H * TPAD)), l);
-    run(g, FX_EXEC_REPLAY);
+    run_once(g, 2, FX_EXEC_REPLAY);
     CHECK_MSG(fx_relative_l2(p->out, out, B * T * H * D) < 2e-6, "merged out differs by %.3g",
               fx_relative_l2(p->out, out, B * T * H * D));
     CHECK_MSG(lse_error(p->lse, lse) < 1e-5, "merged lse differs by %.3g", lse_error(p->lse, lse));

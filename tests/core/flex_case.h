@@ -8,8 +8,8 @@
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/ops/elementwise.h"
-#include "dynamo_rt/plan/plan.h"
 #include "tests/core/fixture.h"
+#include "tests/dynamo_rt/plan_fixture.h"
 
 /* Arrays are borrowed: q, dout [B][T][H][D]; k, v [B][T][K][D]; dlse [B][H][T]; tokens, doc_start, doc_end
  * [B][T]. */
@@ -54,23 +54,6 @@ static inline fx_attention_setup *flex_setup(const flex_case *c, const char *nam
 
 static inline fx_value flex_constant(fx_graph *g, const char *name, const void *data, fx_type type) {
   return fx_graph_persistent(FX_AT(g), name, (void *)(uintptr_t)data, type);
-}
-
-/* Takes the graph over. */
-static inline void flex_run(fx_graph *g, int threads) {
-  fx_device *device = NULL;
-  fx_plan *plan = NULL;
-  void *arena = NULL;
-  CHECK_OK(fx_device_create_cpu(threads, "auto", &device));
-  if (CHECK_OK(fx_plan_prepare(g, (fx_plan_options){.name = "variant", .mode = FX_EXEC_EAGER, .poison = true},
-                               device, &plan))) {
-    CHECK_OK(fx_alloc_aligned(&arena, fx_plan_stats_get(plan)->arena.bytes));
-    CHECK_OK(fx_plan_bind(plan, arena));
-    CHECK_OK(fx_plan_run(plan, 0));
-  }
-  fx_plan_destroy(plan);
-  free(arena);
-  fx_device_destroy(device);
 }
 
 static inline fx_value flex_field(fx_graph *g, const fx_attention_setup *setup, void *const *memory,
@@ -118,7 +101,7 @@ static inline flex_results flex_record(const flex_case *c, const fx_attention_se
   r.dq = flex_store(g, "dq", grads[0]), r.dk = flex_store(g, "dk", grads[1]),
   r.dv = flex_store(g, "dv", grads[2]);
   r.dsink = flex_store(g, "dsink", grads[3]), r.dtable = flex_store(g, "dtable", grads[4]);
-  flex_run(g, threads);
+  run_once(g, threads, FX_EXEC_EAGER);
   return r;
 }
 

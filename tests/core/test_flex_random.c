@@ -129,14 +129,9 @@ static float *normal(rng *r, int64_t count, float sigma) {
 
 static void near(const char *text, uint64_t seed, const char *what, const float *got, const double *want,
                  int64_t count, double tolerance) {
-  double error = 0, norm = 0;
-  for (int64_t i = 0; i < count; i++) {
-    error += pow((double)got[i] - want[i], 2);
-    norm += want[i] * want[i];
-  }
-  CHECK_MSG(sqrt(error) <= tolerance * sqrt(norm) + 1e-30,
-            "seed %llu: %s: %s is off by %.3g, %.3g is allowed", (unsigned long long)seed, text, what,
-            sqrt(error / norm), tolerance);
+  double error = fx_relative_l2(got, want, count);
+  CHECK_MSG(error <= tolerance, "seed %llu: %s: %s is off by %.3g, %.3g is allowed", (unsigned long long)seed,
+            text, what, error, tolerance);
 }
 
 static void compare_case(const flex_case *c, const fx_attention_setup *setup, const flex_results *r,

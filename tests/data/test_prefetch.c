@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "data/prefetch.h"
 #include "tests/data/fixture.h"
@@ -44,10 +43,6 @@ static bool equals_direct(const setup *s, const fx_batch *got, int64_t consumed,
   return equal;
 }
 
-static void pause_ms(long ms) {
-  nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
-}
-
 /* Prefetched = filled directly, from any start, for every depth, across epochs (22 samples each). */
 static void equals_fill(void) {
   for (int depth = 1; depth <= 5; depth += 2)
@@ -82,7 +77,7 @@ static void held_batches(void) {
     CHECK_STATUS(fx_prefetch_next(prefetch, &more), FX_ERR_INTERNAL);
     CHECK_HAS(fx_error_text(), "all 3 batches are held");
     CHECK_STATUS(fx_prefetch_seek(prefetch, 0), FX_ERR_INTERNAL);
-    pause_ms(2);
+    fx_sleep_ms(2);
     for (int i = 0; i < 3; i++) CHECK(equals_direct(&s, held[i], 0, round * 3 + i));
     fx_prefetch_release(prefetch, held[round % 3]);
     fx_prefetch_release(prefetch, held[(round + 2) % 3]);
@@ -94,7 +89,7 @@ static void held_batches(void) {
 
 typedef struct stage_log {
   int64_t value, calls, fail_at;
-  long sleep_ms;
+  int sleep_ms;
   pthread_t caller;
   bool on_caller;
 } stage_log;
@@ -103,7 +98,7 @@ typedef struct stage_log {
 static fx_status stage(void *ctx, fx_batch *batch) {
   stage_log *log = ctx;
   log->on_caller |= pthread_equal(pthread_self(), log->caller) != 0;
-  if (log->sleep_ms) pause_ms(log->sleep_ms);
+  if (log->sleep_ms) fx_sleep_ms(log->sleep_ms);
   if (log->fail_at && ++log->calls == log->fail_at)
     return fx_error(FX_ERR_SHAPE, "batch %lld does not fit", (long long)log->calls);
   void *data;
@@ -198,7 +193,7 @@ static void destroy_any_time(void) {
       fx_batch *batch = NULL;
       if (i % 3) CHECK_OK(fx_prefetch_next(prefetch, &batch));
       if (i % 3 == 2) fx_prefetch_release(prefetch, batch);
-      if (i % 6 == 1) pause_ms(3);
+      if (i % 6 == 1) fx_sleep_ms(3);
     }
     fx_prefetch_destroy(prefetch);
     setup_free(&s);
@@ -216,8 +211,8 @@ static fx_status take_turns(void *ctx, fx_batch *batch) {
   turns *t = ctx;
   int number = __atomic_add_fetch(&t->begun, 1, __ATOMIC_ACQ_REL);
   (void)batch;
-  while (t->slow_stage && __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE) < number) pause_ms(1);
-  if (t->slow_stage) pause_ms(50);
+  while (t->slow_stage && __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE) < number) fx_sleep_ms(1);
+  if (t->slow_stage) fx_sleep_ms(50);
   return FX_OK;
 }
 
@@ -233,7 +228,7 @@ static void waits_are_counted(void) {
     if (!CHECK_OK(fx_prefetch_create(&s.options, &prefetch))) return;
     for (int i = 1; i <= 5; i++) {
       fx_batch *batch = NULL;
-      while (!slow_stage && __atomic_load_n(&t.begun, __ATOMIC_ACQUIRE) <= i) pause_ms(1); /* i is ready */
+      while (!slow_stage && __atomic_load_n(&t.begun, __ATOMIC_ACQUIRE) <= i) fx_sleep_ms(1); /* i is ready */
       __atomic_store_n(&t.asked, i, __ATOMIC_RELEASE);
       if (CHECK_OK(fx_prefetch_next(prefetch, &batch))) fx_prefetch_release(prefetch, batch);
     }

@@ -23,6 +23,16 @@ static inline fx_plan *run_graph(fx_graph *graph, fx_device *device, fx_exec_mod
   return plan;
 }
 
+/* Runs a graph once on a device of its own. */
+static inline void run_once(fx_graph *graph, int threads, fx_exec_mode mode) {
+  fx_device *device = NULL;
+  void *arena = NULL;
+  if (!CHECK_OK(fx_device_create_cpu(threads, "auto", &device))) return;
+  fx_plan_destroy(run_graph(graph, device, mode, &arena));
+  free(arena);
+  fx_device_destroy(device);
+}
+
 /* A persistent float array of `numel` numbers from N(0, sigma). */
 static inline float *normals(int64_t numel, uint64_t seed, float sigma) {
   float *data = NULL;

@@ -132,7 +132,7 @@ static inline void record(fx_graph *g, const shared_problem *p, const fx_attenti
 }
 
 /* With a trace nothing is poisoned: that waits for every exchange. */
-static inline fx_status run_graph(fx_graph *g, fx_trace *trace, size_t *arena_bytes) {
+static inline fx_status run_rank_graph(fx_graph *g, fx_trace *trace, size_t *arena_bytes) {
   fx_device *device = NULL;
   fx_plan *plan = NULL;
   void *arena = NULL;
@@ -179,7 +179,7 @@ static inline fx_status solve_rows(shared_problem *p, const fx_attention_setup *
           *dv = flex_store(g, "dv", r.grads[2]);
     p->dsink[rank] = flex_store(g, "dsink", r.grads[3]);
     p->dtable[rank] = flex_store(g, "dtable", r.grads[4]);
-    status = run_graph(g, rank == 0 ? p->trace : NULL, &p->arena[rank]);
+    status = run_rank_graph(g, rank == 0 ? p->trace : NULL, &p->arena[rank]);
     move_rows(s, blocks, q_width, p->got->out, out, false);
     move_rows(s, blocks, q_width, p->got->dq, dq, false);
     move_rows(s, blocks, kv_width, p->got->dk, dk, false);

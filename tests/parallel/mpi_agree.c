@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dynamo_rt/base/memory.h"
 #include "dynamo_rt/ops/elementwise.h"
@@ -16,6 +15,7 @@
 #include "parallel/collective.h"
 #include "parallel/comm/mpi/bootstrap.h"
 #include "parallel/topology.h"
+#include "tests/harness.h"
 
 enum { N = 1000, TIMEOUT_MS = 60000, LATE_MS = 2000 };
 
@@ -63,7 +63,7 @@ static fx_status run(job *j) {
   FX_TRY(fx_device_create_cpu(1, "auto", &j->device));
   FX_TRY(fx_plan_prepare(record(j), (fx_plan_options){.name = "micro_only"}, j->device, &j->plan));
   j->ledger = fx_plan_ledger(j->plan);
-  if (strcmp(j->how, "late") == 0 && j->control->rank == 1) nanosleep(&(struct timespec){60, 0}, NULL);
+  if (strcmp(j->how, "late") == 0 && j->control->rank == 1) fx_sleep_ms(60000);
   FX_TRY(fx_agree_plans(j->control, (const char *const[]){"micro_only"}, (const char *const *)&j->ledger, 1,
                         strcmp(j->how, "late") == 0 ? LATE_MS : TIMEOUT_MS));
   FX_TRY(fx_agree_ready(

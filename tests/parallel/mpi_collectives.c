@@ -7,15 +7,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "parallel/comm/mpi/bootstrap.h"
 #include "parallel/topology.h"
+#include "tests/harness.h"
 #include "tests/parallel/battery.h"
-
-static void sleep_ms(int ms) {
-  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
 
 /* Counts around the short-message limit and the segment (512 KiB times ranks): 4 segments at 2 ranks. */
 static fx_status long_messages(fx_comm *comm) {
@@ -97,7 +93,7 @@ static fx_status run_abort(fx_control *control) {
   int64_t x = 0;
   FX_TRY(fx_topology_create(control, 1, 1, &t));
   if (control->rank == 0) {
-    sleep_ms(200);
+    fx_sleep_ms(200);
     fx_comm_abort(t->comm.world);
   }
   fx_comm_call call = {.kind = control->rank == 1 ? FX_RECV : FX_ALL_REDUCE,
@@ -118,7 +114,7 @@ static fx_status run_abort(fx_control *control) {
 
 static fx_status run_missing(fx_control *control) {
   FX_TRY(fx_control_barrier(control, 60000)); /* the others' two seconds begin together */
-  if (control->rank == control->size - 1) sleep_ms(60000);
+  if (control->rank == control->size - 1) fx_sleep_ms(60000);
   return fx_control_barrier(control, 2000);
 }
 

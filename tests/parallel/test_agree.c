@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "parallel/agree.h"
 #include "parallel/comm/local/local.h"
@@ -200,17 +199,13 @@ typedef struct ready_work {
   const int *through;
 } ready_work;
 
-static void sleep_ms(int ms) {
-  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
-
 static fx_status ready_do(void *ctx) {
   const ready_work *w = ctx;
   if (w->ms >= 0)
-    sleep_ms(w->ms);
+    fx_sleep_ms(w->ms);
   else
     for (int i = 0; i < 6000 && __atomic_load_n(w->through, __ATOMIC_ACQUIRE) < w->ranks - 1; i++)
-      sleep_ms(10);
+      fx_sleep_ms(10);
   return w->result == FX_OK ? FX_OK : fx_error(w->result, "no registers left");
 }
 

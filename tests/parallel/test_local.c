@@ -4,21 +4,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "dynamo_rt/base/clock.h"
 #include "parallel/comm/local/local.h"
 #include "tests/harness.h"
 #include "tests/parallel/battery.h"
-
-static void sleep_ms(int ms) {
-  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
-
-static int64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* The communicator of all ranks. */
 static fx_status make_world(fx_control *control, fx_comm **out) {
@@ -146,7 +136,7 @@ static fx_status expect_dead(fx_comm *comm, fx_collective kind, const char *part
 /* Rank 0 gives up while 1 and 2 wait in a barrier and 3 in a receive. */
 static fx_status abort_rank(fx_comm *comm, fx_control *control) {
   if (comm->rank == 0) {
-    sleep_ms(30);
+    fx_sleep_ms(30);
     fx_comm_abort(comm);
   }
   FX_TRY(expect_dead(comm, comm->rank == 3 ? FX_RECV : FX_BARRIER, "world#3: aborted"));
@@ -233,9 +223,9 @@ static void control_channel(void) {
 static fx_status missing_rank(fx_control *control, void *ctx) {
   (void)ctx;
   if (control->rank == 2) return FX_OK;
-  int64_t begin = now_ms();
+  int64_t begin = fx_now_ms();
   fx_status status = fx_control_barrier(control, 1000);
-  int64_t took = now_ms() - begin;
+  int64_t took = fx_now_ms() - begin;
   REQUIRE(status == FX_ERR_COMM, "a missing rank gave %s", fx_status_name(status));
   REQUIRE(strstr(fx_error_text(), "2 of 3 ranks answered within 1000 ms; missing: rank 2"), "%s",
           fx_error_text());
@@ -290,12 +280,12 @@ static fx_status failing_control(fx_control *control, void *ctx) {
 
 static void first_failure_is_reported(void) {
   comm_fn fn = failing_rank;
-  int64_t begin = now_ms();
+  int64_t begin = fx_now_ms();
   CHECK_STATUS(fx_local_run(3, with_world, &fn), FX_ERR_DATA);
   CHECK_STR(fx_error_text(), "rank 1: the corpus is empty");
   CHECK_STATUS(fx_local_run(3, failing_control, NULL), FX_ERR_DATA);
   CHECK_STR(fx_error_text(), "rank 1: the corpus is empty");
-  CHECK(now_ms() - begin < 30000);
+  CHECK(fx_now_ms() - begin < 30000);
 }
 
 /* A world inside each rank of another one: nothing is shared. */

@@ -3,7 +3,6 @@
  * does not come to a collective, when its watchdog is silent, and when a transport has met an error. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dynamo_rt/base/clock.h"
 #include "parallel/comm/local/local.h"
@@ -36,10 +35,6 @@ static void on_fatal(void *ctx, fx_status status) {
   __atomic_add_fetch(&g_ended, 1, __ATOMIC_RELEASE);
 }
 
-static void sleep_ms(int ms) {
-  nanosleep(&(struct timespec){ms / 1000, (long)(ms % 1000) * 1000000}, NULL);
-}
-
 static fx_status sum(fx_comm *comm, float *data) {
   fx_comm_call call = {.kind = FX_ALL_REDUCE, .dtype = FX_F32, .count = COUNT, .src = data, .dst = data};
   return fx_comm_issue(comm, &call);
@@ -51,13 +46,13 @@ static fx_status faulty_poll(fx_comm *comm) {
 
 /* As NCCL's: it does not come back before the job has ended. */
 static void stuck_abort(fx_comm *comm) {
-  while (__atomic_load_n(&g_ended, __ATOMIC_ACQUIRE) < RANKS) sleep_ms(5);
+  while (__atomic_load_n(&g_ended, __ATOMIC_ACQUIRE) < RANKS) fx_sleep_ms(5);
   g_sound->abort(comm);
 }
 
 /* Until as many ranks are counted. */
 static void wait_for(const int *counter, int ranks) {
-  for (int64_t end = fx_now_ms() + LONG_MS; fx_now_ms() < end; sleep_ms(5))
+  for (int64_t end = fx_now_ms() + LONG_MS; fx_now_ms() < end; fx_sleep_ms(5))
     if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) >= ranks) return;
 }
 
@@ -72,7 +67,7 @@ static fx_status silent_rank(job *j, fx_control *control) {
 static fx_status work(job *j, fx_comm *comm, float *data, int rank) {
   fx_status status = FX_OK;
   for (int i = 0; i < 20 && status == FX_OK; i++) {
-    if (rank == 1 && i == 10 && j->trouble == SLOW) sleep_ms(j->timeout_ms / 2);
+    if (rank == 1 && i == 10 && j->trouble == SLOW) fx_sleep_ms(j->timeout_ms / 2);
     if (rank == 1 && i == 10 && (j->trouble == ABSENT || j->trouble == STUCK)) {
       wait_for(&g_ended, 1);
       return FX_OK; /* without the ten that the others wait for */
@@ -82,7 +77,7 @@ static fx_status work(job *j, fx_comm *comm, float *data, int rank) {
     status = sum(comm, data);
   }
   while (j->trouble == FAULT && status == FX_OK) { /* until somebody notices */
-    sleep_ms(10);
+    fx_sleep_ms(10);
     status = sum(comm, data);
   }
   return status;
