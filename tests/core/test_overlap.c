@@ -389,7 +389,8 @@ static fx_status traced_rank(fx_control *control, void *ctx) {
   return status;
 }
 
-/* 0.1 to 0.9 on busy processors; at most 0.001 where all goes at the end, 0 where steps wait at once. */
+/* 0.1 to 0.9 where two processors are free, 0.01 and less in many runs beside thirty busy loops; at most
+ * 0.001 where all goes at the end, 0 where steps wait at once. */
 static void check_trace(const char *what, layout l, steps (*find)(const fx_plan *, const fx_params *)) {
   for (int eager = 0; eager < 2; eager++) {
     traced_job job = {.l = l, .mode = eager ? FX_EXEC_EAGER : FX_EXEC_REPLAY, .find = find};
