@@ -166,40 +166,34 @@ fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype) {
 
 /* ---- fill ---- */
 
-typedef struct fill_attr {
-  fx_type type;
-  float number;
-  int32_t reserved;
-} fill_attr;
-
 static fx_status fill_infer(const fx_type *const *in, const void *attr, fx_type *out) {
   (void)in;
-  out[0] = ((const fill_attr *)attr)->type;
+  out[0] = ((const fx_fill_attr *)attr)->type;
   if (out[0].dtype != FX_F32)
     return fx_error(FX_ERR_SHAPE, "expected float32, got %s", fx_dtype_name(out[0].dtype));
   return FX_OK;
 }
 
 static fx_status fill_kernel_cpu(const fx_kernel_args *args) {
-  float number = ((const fill_attr *)args->attr)->number, *y = args->out[0]->data;
+  float number = ((const fx_fill_attr *)args->attr)->number, *y = args->out[0]->data;
   for (int64_t i = 0, n = fx_type_numel(&args->out[0]->type); i < n; i++) y[i] = number;
   return FX_OK;
 }
 
 static fx_status fill_kernel_cuda(const fx_kernel_args *args) {
-  return fx_fill_cuda(args, ((const fill_attr *)args->attr)->number);
+  return fx_fill_cuda(args, ((const fx_fill_attr *)args->attr)->number);
 }
 
 static const fx_op g_fill = {
     .name = "fill",
     .num_out = 1,
-    .attr_bytes = sizeof(fill_attr),
+    .attr_bytes = sizeof(fx_fill_attr),
     .infer = fill_infer,
     .kernel = {[FX_BACKEND_CPU] = fill_kernel_cpu, [FX_BACKEND_CUDA] = fill_kernel_cuda},
 };
 
 fx_value fx_fill(fx_graph *graph, fx_type type, float number) {
-  fill_attr attr;
+  fx_fill_attr attr;
   memset(&attr, 0, sizeof attr);
   attr.type = type;
   attr.number = number;
@@ -242,7 +236,7 @@ fx_value fx_empty(fx_graph *graph, fx_type type) {
 bool fx_is_fill(const fx_graph *graph, fx_value value, float number) {
   int32_t node = fx_value_is(graph, value) ? graph->values[value].node : -1;
   return node >= 0 && graph->nodes[node].op == &g_fill &&
-         ((const fill_attr *)graph->nodes[node].attr)->number == number;
+         ((const fx_fill_attr *)graph->nodes[node].attr)->number == number;
 }
 
 /* ---- store, accumulate ---- */

@@ -25,6 +25,11 @@ fx_value fx_cast(fx_graph *graph, fx_value x, fx_dtype dtype);
 
 /* F32 tensor of one number everywhere. */
 fx_value fx_fill(fx_graph *graph, fx_type type, float number);
+typedef struct fx_fill_attr { /* of the op that it records */
+  fx_type type;
+  float number;
+  int32_t reserved;
+} fx_fill_attr;
 /* Zeros shaped as x, contiguous and of its type. */
 fx_value fx_zeros_like(fx_graph *graph, fx_value x);
 /* Storage without content, for an op that defines it in place. */
