@@ -77,6 +77,14 @@ void fx_world_output(fx_world *w, const char *name, fx_value value) {
   fx_store(FX_AT(w->graph), fx_graph_persistent(FX_AT(w->graph), name, b->data, flat), value);
 }
 
+void fx_world_gradient(fx_world *w, const char *name, fx_value grad) {
+  if (!CHECK_MSG(grad != FX_NONE, "%s was not recorded: %s", name, fx_error_text())) return;
+  w->gradients++;
+  if (!w->add) fx_world_output(w, name, grad);
+  fx_value total = fx_world_normals(w, name, *fx_graph_type(w->graph, grad), 1, true);
+  fx_accumulate(FX_AT(w->graph), total, grad);
+}
+
 /* ---- running ---- */
 
 static bool run_plan(fx_device *device, fx_graph *graph, fx_exec_mode mode) {
@@ -136,8 +144,12 @@ static char *take_outputs(fx_world *w, bool good) {
 
 char *fx_world_run(const fx_graph_case *c, fx_device *device, fx_exec_mode mode, fx_world *shape,
                    double **want) {
-  fx_world w = {
-      .device = device, .graph = fx_graph_create(NULL), .half = c->half, .rows = c->rows, .cols = c->cols};
+  fx_world w = {.device = device,
+                .graph = fx_graph_create(NULL),
+                .half = c->half,
+                .add = c->add,
+                .rows = c->rows,
+                .cols = c->cols};
   if (want) *want = NULL;
   c->build(&w);
   bool good = CHECK_OK(fx_graph_status(w.graph));
@@ -160,17 +172,24 @@ typedef struct distance {
   double norm, element;
 } distance;
 
+/* The outputs are packed, so that one behind bfloat16 need not be aligned. */
+static double float_at(const char *data, int64_t i) {
+  float number;
+  memcpy(&number, data + (size_t)i * sizeof number, sizeof number);
+  return (double)number;
+}
+
 static distance distance_of(const char *got, const double *want, int64_t n) {
   double square = 0, off = 0, worst = 0;
   for (int64_t i = 0; i < n; i++) {
-    double d = fx_double_load(got, FX_F32, i) - want[i];
+    double d = float_at(got, i) - want[i];
     square += want[i] * want[i];
     off += d * d;
   }
   double root = sqrt(square / (double)n);
   for (int64_t i = 0; i < n; i++) {
-    double d = fabs(fx_double_load(got, FX_F32, i) - want[i]);
-    worst = fx_worse(worst, d / (fabs(want[i]) + root + 1e-300));
+    double d = fabs(float_at(got, i) - want[i]) / (fabs(want[i]) + root + 1e-300);
+    worst = d <= worst ? worst : isnan(d) ? INFINITY : d;
   }
   double norm = sqrt(off) / (sqrt(square) + 1e-300);
   return (distance){isnan(norm) ? INFINITY : norm, worst};
@@ -192,9 +211,9 @@ static void compare(const fx_graph_case *c, const fx_world_buffer *b, const char
            c->half ? "bf16" : "f32 ", (long long)c->rows, (long long)c->cols, b->name, d.norm, d.element,
            c->bound);
   CHECK_MSG(d.norm <= c->bound && d.element <= ELEMENT * c->bound,
-            "%s (%s, %lld x %lld): %s is off by %.3g, an element by %.3g, expected at most %.3g", c->name,
-            c->half ? "bfloat16" : "float32", (long long)c->rows, (long long)c->cols, b->name, d.norm,
-            d.element, c->bound);
+            "%s (%s%s, %lld x %lld): %s is off by %.3g, an element by %.3g, expected at most %.3g", c->name,
+            c->half ? "bfloat16" : "float32", c->add ? ", added" : "", (long long)c->rows, (long long)c->cols,
+            b->name, d.norm, d.element, c->bound);
 }
 
 void fx_world_compare(const fx_graph_case *c, const fx_world *shape, const char *got, const double *want) {

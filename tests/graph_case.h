@@ -25,9 +25,9 @@ typedef struct fx_world {
   fx_device *device;
   fx_graph *graph;
   fx_world_buffer buffer[FX_WORLD_BUFFERS];
-  int count;
-  bool half;          /* of the case */
-  int64_t rows, cols; /* of the case */
+  int count, gradients;
+  bool half, add; /* these and below: of the case */
+  int64_t rows, cols;
 } fx_world;
 
 typedef struct fx_graph_case {
@@ -36,6 +36,7 @@ typedef struct fx_graph_case {
   double bound; /* relative L2 norm of each output; 0: the reference rounded once, in every bit */
   bool half;    /* elements are bfloat16 on the GPU, and float32 rounded to bfloat16 on the CPU */
   int64_t rows, cols;
+  bool add; /* gradients of parameters are only added to what is there, which their kernels do themselves */
 } fx_graph_case;
 
 /* ---- building; a name seeds what it fills ---- */
@@ -52,6 +53,8 @@ fx_value fx_world_number(fx_world *w, const char *name, float number);
 fx_value fx_world_count(fx_world *w, const char *name, int64_t number);
 /* Of bfloat16 as float32 where that is the element type of the case. */
 void fx_world_output(fx_world *w, const char *name, fx_value value);
+/* A parameter's gradient, as an output and added to another one; with `add` the latter alone. */
+void fx_world_gradient(fx_world *w, const char *name, fx_value grad);
 
 /* ---- running ---- */
 

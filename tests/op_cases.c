@@ -24,18 +24,14 @@ static fx_value weigh(fx_world *w, fx_value y) {
   return fx_cast(FX_AT(w->graph), z, FX_F32);
 }
 
-/* Gradients of float32 parameters once stored and once added to what is there. */
+/* wrt: an activation, then parameters */
 static void outputs_and_gradients(fx_world *w, fx_value y, const fx_value *wrt, const char *const *names,
                                   int count) {
   fx_value grads[8], loss = weigh(w, y);
   fx_world_output(w, "y", y);
   CHECK_OK(fx_autograd(w->graph, loss, wrt, count, grads));
-  for (int i = 0; i < count; i++) {
-    fx_world_output(w, names[i], grads[i]);
-    if (i == 0) continue; /* of activations */
-    fx_value total = fx_world_normals(w, names[i], *fx_graph_type(w->graph, grads[i]), 1, true);
-    fx_accumulate(FX_AT(w->graph), total, grads[i]);
-  }
+  fx_world_output(w, names[0], grads[0]);
+  for (int i = 1; i < count; i++) fx_world_gradient(w, names[i], grads[i]);
 }
 
 /* ---- pointwise ---- */
@@ -206,18 +202,14 @@ static void build_rope(fx_world *w) {
 
 /* ---- embedding, head, dropout ---- */
 
-/* Ids in [low, high) of `vocab`: some rows are used often and some never. The gradient is stored, and added.
- */
+/* Ids in [low, high) of `vocab`: some rows are used often and some never. */
 static void build_lookup(fx_world *w, int32_t low, int32_t high, int64_t vocab) {
-  static const char *const names[] = {"none", "dtable"};
   fx_value ids = fx_world_integers(w, "ids", fx_type_2d(FX_I32, 1, w->rows), low, high), grads[1];
   fx_value table = fx_world_elements(w, "table", fx_type_2d(FX_F32, vocab, w->cols), 1);
   fx_value y = fx_embedding(FX_AT(w->graph), ids, table), loss = weigh(w, y);
   fx_world_output(w, "y", y);
   CHECK_OK(fx_autograd(w->graph, loss, &table, 1, grads));
-  fx_world_output(w, names[1], grads[0]);
-  fx_value total = fx_world_normals(w, "total", *fx_graph_type(w->graph, grads[0]), 1, true);
-  fx_accumulate(FX_AT(w->graph), total, grads[0]);
+  fx_world_gradient(w, "dtable", grads[0]);
 }
 
 static void build_embedding(fx_world *w) {
@@ -246,7 +238,7 @@ static void build_head(fx_world *w, int64_t valid, int64_t E) {
   fx_world_output(w, "loss", loss);
   fx_world_output(w, "nll", nll);
   fx_world_output(w, "dx", grads[0]);
-  fx_world_output(w, "dw", grads[1]);
+  fx_world_gradient(w, "dw", grads[1]);
 }
 
 static void build_head_padded(fx_world *w) {
@@ -271,7 +263,7 @@ static void build_vocab_embedding(fx_world *w) {
     fx_value y = fx_vocab_embedding(FX_AT(w->graph), ids, table, (fx_vocab_attr){s * SHARD, VALID});
     CHECK_OK(fx_autograd(w->graph, weigh(w, y), &table, 1, &dtable));
     fx_world_output(w, ys[s], y);
-    fx_world_output(w, grads[s], dtable);
+    fx_world_gradient(w, grads[s], dtable);
   }
 }
 

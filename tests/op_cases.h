@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-enum { FX_OP_CASE_SHAPES = 12 };
+/* Shapes of more elements than this are there for kernels that need them, and are run in the fewest ways. */
+enum { FX_OP_CASE_SHAPES = 12, FX_OP_CASE_MANY = 1 << 20 };
 
 typedef struct fx_op_case {
   const char *name;

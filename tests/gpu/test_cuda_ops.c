@@ -13,20 +13,27 @@
 
 static fx_device *g_gpu;
 
+static void run_shape(const fx_op_case *o, int64_t rows, int64_t cols, bool half) {
+  fx_graph_case c = {.name = o->name,
+                     .build = o->build,
+                     .bound = half ? o->bound_half : o->bound_gpu,
+                     .half = half,
+                     .rows = rows,
+                     .cols = cols};
+  if (c.bound < 0) return;
+  int gradients = run_case(&c, g_gpu);
+  c.add = true;
+  if (gradients && rows * cols <= FX_OP_CASE_MANY) run_case(&c, g_gpu);
+}
+
 static void every_op(void) {
   int index, of, count;
   const fx_op_case *cases = fx_op_cases(&count);
   fx_test_slice(&index, &of);
-  for (int i = index; i < count; i += of) {
-    const fx_op_case *o = &cases[i];
-    for (int k = 0; k < FX_OP_CASE_SHAPES && o->shape[k][0] > 0; k++) {
-      fx_graph_case c = {o->name, o->build, o->bound_gpu, false, o->shape[k][0], o->shape[k][1]};
-      run_case(&c, g_gpu);
-      c.half = true;
-      c.bound = o->bound_half;
-      if (c.bound > 0) run_case(&c, g_gpu);
-    }
-  }
+  for (int i = index; i < count; i += of)
+    for (int k = 0; k < FX_OP_CASE_SHAPES && cases[i].shape[k][0] > 0; k++)
+      for (int half = 0; half < 2; half++)
+        run_shape(&cases[i], cases[i].shape[k][0], cases[i].shape[k][1], half != 0);
 }
 
 static void a_bad_gradient_changes_nothing(void) {
