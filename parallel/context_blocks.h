@@ -28,9 +28,8 @@ int32_t fx_ring_room_for(const fx_ring_room *rooms, int32_t count, fx_ring_room 
  * [first[b], last[b]): blocks of keys around all that queries of block b see, within [0, blocks); empty where
  * they see nothing. block_cost: what it costs that a block of every rank goes on to the next, in the unit of
  * area; 0 where nothing is saved by keeping it. rooms: what of a ring can be run, the first of all; no rooms:
- * anything. order[blocks]: block numbers, rank by rank, ascending within
- * a rank; ranks in the order in which what they share with others begins. scratch: fx_context_deal_scratch
- * bytes, 8-byte aligned.
+ * anything. order[blocks]: block numbers, rank by rank, ascending within a rank; ranks in the order in which
+ * what they share with others begins. scratch: fx_context_deal_scratch bytes, 8-byte aligned.
  *
  * The least of (largest share of area + block_cost * blocks * hops of the room for what travels) over several
  * ways, the first where they are equal:

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "dynamo_rt/device/cuda/driver_api.h"
@@ -185,13 +184,9 @@ static stream *stream_of(void *handle) {
   return NULL;
 }
 
-/* What a launch takes, and more: who measures whether graphs are faster finds that they are. */
 static void take_time(void) {
-  enum { LAUNCH_NS = 5000 };
-  struct timespec begin, now;
-  clock_gettime(CLOCK_MONOTONIC, &begin);
-  do clock_gettime(CLOCK_MONOTONIC, &now);
-  while ((now.tv_sec - begin.tv_sec) * 1000000000 + now.tv_nsec - begin.tv_nsec < LAUNCH_NS);
+  const char *text = getenv("FLEXION_STANDIN_LAUNCH_US");
+  if (text) usleep((useconds_t)atoi(text));
 }
 
 /* Does it, or records it. */

@@ -8,8 +8,9 @@
  * are joined before its end, launches and tensor maps are within limits. What is not prints a line and fails.
  * What kernels would have written is zero.
  *
- * FLEXION_STANDIN_GPUS: how many there are (1). FLEXION_STANDIN_LOG: a file to which every launch of a graph
- * adds the counts so far; ".R" is appended, the rank under mpirun. */
+ * FLEXION_STANDIN_GPUS: how many there are (1). FLEXION_STANDIN_LAUNCH_US: what the launch of a kernel takes
+ * outside of a graph (0), so that who measures finds graphs faster. FLEXION_STANDIN_LOG: a file to which
+ * every launch of a graph adds the counts so far; ".R" is appended, the rank under mpirun. */
 #ifndef FX_TESTS_STANDIN_H
 #define FX_TESTS_STANDIN_H
 
