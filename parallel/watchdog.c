@@ -19,16 +19,24 @@ enum {
   GRACE_MS = 2000, /* for the rank that prints, before others end the job */
   ABORT_MS = 2000, /* for communicators to abort, before the job ends without */
   MOST_ROWS = 64,  /* of the table */
-  ROW_BYTES = 320
+  ROW_BYTES = 1024
 };
+
+/* A collective, as a rank last knew it. */
+typedef struct seen_call {
+  int32_t pending, begun; /* is not done; it is the last that a GPU has begun */
+  int32_t comm_id, kind, dtype;
+  int64_t number, count, waited_ms;
+  char comm[16];
+} seen_call;
 
 /* What a rank brings to a meeting. */
 typedef struct report {
   int32_t leaving, alarm;
-  int32_t pending; /* the call below is not done */
-  int32_t comm_id, kind, dtype;
-  int64_t number, count, waited_ms, step, step_ms; /* step -1: between steps */
-  char comm[16], error[160];
+  int32_t calls;         /* the one that has waited longest, or of each communicator of a GPU the last */
+  int64_t step, step_ms; /* step -1: between steps */
+  seen_call call[FX_WATCHDOG_COMMS];
+  char error[160];
 } report;
 
 struct fx_watchdog {
@@ -48,23 +56,27 @@ struct fx_watchdog {
 
 static void look_at(fx_watchdog *w, fx_comm *comm, int64_t now, report *out) {
   fx_comm_progress p = fx_comm_progress_get(comm);
-  bool pending = p.issued > p.done;
-  int64_t waited = (now - p.began_ns) / 1000000;
-  if (p.issued && fx_comm_poll(comm) != FX_OK) {
+  seen_call c = {.pending = !p.begun && p.issued > p.done,
+                 .begun = p.begun,
+                 .comm_id = comm->id,
+                 .kind = p.kind,
+                 .dtype = p.dtype,
+                 .number = (int64_t)p.issued,
+                 .count = p.count,
+                 .waited_ms = (now - p.began_ns) / 1000000};
+  memcpy(c.comm, comm->name, sizeof c.comm);
+  if (!p.issued) return;
+  if (fx_comm_poll(comm) != FX_OK) {
     out->alarm = 1;
     snprintf(out->error, sizeof out->error, "%s", fx_error_text());
   }
-  bool better = pending > out->pending || (pending == out->pending && waited < out->waited_ms);
-  if (!p.issued || (out->number && !better)) return;
-  out->pending = pending;
-  out->comm_id = comm->id;
-  out->kind = p.kind;
-  out->dtype = p.dtype;
-  out->number = (int64_t)p.issued;
-  out->count = p.count;
-  out->waited_ms = waited;
-  memcpy(out->comm, comm->name, sizeof out->comm);
-  if (pending && waited > w->options.timeout_ms) out->alarm = 1;
+  const seen_call *held = &out->call[0];
+  bool better = c.pending > held->pending || (c.pending == held->pending && c.waited_ms < held->waited_ms);
+  if (p.begun)
+    out->call[out->calls++] = c;
+  else if (out->calls == 0 || better)
+    out->call[0] = c, out->calls = 1;
+  if (c.pending && c.waited_ms > w->options.timeout_ms) out->alarm = 1;
 }
 
 static report look(fx_watchdog *w) {
@@ -89,20 +101,30 @@ static report look(fx_watchdog *w) {
 
 /* ---- what all ranks did ---- */
 
+static void add_call(const seen_call *c, char text[ROW_BYTES]) {
+  size_t used = strlen(text);
+  snprintf(text + used, ROW_BYTES - used, "; collective %lld of %s#%d, %s %s x %lld (%lld bytes)",
+           (long long)c->number, c->comm, c->comm_id, fx_collective_name((fx_collective)c->kind),
+           fx_dtype_name((fx_dtype)c->dtype), (long long)c->count,
+           (long long)(c->count * (int64_t)fx_dtype_bytes((fx_dtype)c->dtype)));
+  used = strlen(text);
+  if (c->begun)
+    snprintf(text + used, ROW_BYTES - used, ", was the last to begin on its GPU");
+  else
+    snprintf(text + used, ROW_BYTES - used, ", %s %.1f s%s", c->pending ? "not complete for" : "issued",
+             (double)c->waited_ms / 1000, c->pending ? "" : " ago");
+}
+
 static const char *row(const report *r, bool here, char text[ROW_BYTES]) {
-  char step[64] = "between steps";
   if (!here) return "does not answer";
   if (r->step >= 0)
-    snprintf(step, sizeof step, "in step %lld for %.1f s", (long long)r->step, (double)r->step_ms / 1000);
-  if (r->number == 0)
-    snprintf(text, ROW_BYTES, "%s, no collective yet", step);
+    snprintf(text, ROW_BYTES, "in step %lld for %.1f s", (long long)r->step, (double)r->step_ms / 1000);
   else
-    snprintf(text, ROW_BYTES, "%s; collective %lld of %s#%d, %s %s x %lld (%lld bytes), %s %.1f s%s%s%s",
-             step, (long long)r->number, r->comm, r->comm_id, fx_collective_name((fx_collective)r->kind),
-             fx_dtype_name((fx_dtype)r->dtype), (long long)r->count,
-             (long long)(r->count * (int64_t)fx_dtype_bytes((fx_dtype)r->dtype)),
-             r->pending ? "not complete for" : "issued", (double)r->waited_ms / 1000,
-             r->pending ? "" : " ago", r->error[0] ? ": " : "", r->error);
+    snprintf(text, ROW_BYTES, "between steps");
+  for (int32_t i = 0; i < r->calls; i++) add_call(&r->call[i], text);
+  size_t used = strlen(text);
+  snprintf(text + used, ROW_BYTES - used, "%s%s%s", r->calls ? "" : ", no collective yet",
+           r->error[0] ? ": " : "", r->error);
   return text;
 }
 

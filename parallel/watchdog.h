@@ -6,7 +6,8 @@
  * one: the lowest rank prints what every rank was doing, communicators are aborted, and the job is ended.
  *
  * A rank that computes is no alarm, as its watchdog answers; what is watched are collectives. On a GPU, where
- * these are only queued, it is the step as a whole, and errors that the transport has noticed. */
+ * these are only queued, it is the step as a whole, and errors that the transport has noticed; the table says
+ * of each communicator which collective was the last to begin there. */
 #ifndef FX_PARALLEL_WATCHDOG_H
 #define FX_PARALLEL_WATCHDOG_H
 

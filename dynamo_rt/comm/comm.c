@@ -22,9 +22,31 @@ static void note_begin(fx_comm_progress *p, const fx_comm_call *call) {
   __atomic_store_n(&p->issued, p->issued + 1, __ATOMIC_RELEASE);
 }
 
+/* Word 0: number, kind and type; never 0, as numbers begin at 1. Word 1: the count, as far as it fits. */
+enum { TYPE_BITS = 4, KIND_BITS = 4, NUMBER_BITS = 24 };
+_Static_assert((int)FX_COLLECTIVE_COUNT <= 1 << KIND_BITS && (int)FX_DTYPE_COUNT <= 1 << TYPE_BITS, "bits");
+
+void fx_comm_begun_words(const fx_comm *comm, const fx_comm_call *call, uint32_t word[FX_COMM_BEGUN]) {
+  uint32_t number = (uint32_t)((comm->progress.issued - 1) % ((1u << NUMBER_BITS) - 1)) + 1;
+  word[0] = (number << KIND_BITS | (uint32_t)call->kind) << TYPE_BITS | (uint32_t)call->dtype;
+  word[1] = call->count < UINT32_MAX ? (uint32_t)call->count : UINT32_MAX;
+}
+
+static fx_comm_progress begun(const uint32_t *words) {
+  uint32_t what = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
+  fx_comm_progress out = {.issued = what >> (KIND_BITS + TYPE_BITS),
+                          .count = __atomic_load_n(&words[1], __ATOMIC_RELAXED),
+                          .kind = (int32_t)(what >> TYPE_BITS & ((1u << KIND_BITS) - 1)),
+                          .dtype = (int32_t)(what & ((1u << TYPE_BITS) - 1)),
+                          .begun = true};
+  return out;
+}
+
 fx_comm_progress fx_comm_progress_get(const fx_comm *comm) {
   const fx_comm_progress *p = &comm->progress;
-  fx_comm_progress out;
+  const uint32_t *words = __atomic_load_n(&comm->begun, __ATOMIC_ACQUIRE);
+  fx_comm_progress out = {.begun = false};
+  if (words) return begun(words);
   out.done = __atomic_load_n(&p->done, __ATOMIC_ACQUIRE); /* first: done <= issued */
   out.issued = __atomic_load_n(&p->issued, __ATOMIC_ACQUIRE);
   out.began_ns = __atomic_load_n(&p->began_ns, __ATOMIC_RELAXED);

@@ -90,12 +90,15 @@ typedef struct fx_comm_vtable {
 } fx_comm_vtable;
 
 /* The latest call of a communicator, for who watches from another thread: every field is accessed atomically,
- * and `done` is written last. Where calls are only queued they are done at once. */
+ * and `done` is written last. Where calls are only queued it is the latest that has begun on the device, by
+ * the words that the device has written (`begun`), or else the latest that was queued, which is done then. */
 typedef struct fx_comm_progress {
-  uint64_t issued, done; /* how many calls */
-  int64_t began_ns;      /* fx_now_ns when the latest was issued */
+  uint64_t issued,
+      done;         /* how many calls; of one that has begun its number, when it was queued or recorded */
+  int64_t began_ns; /* fx_now_ns when the latest was issued */
   int64_t count;
   int32_t kind, dtype;
+  bool begun; /* by the device's words, which tell neither a time nor the end */
 } fx_comm_progress;
 
 /* Transports embed it as their first member. */
@@ -105,7 +108,9 @@ struct fx_comm {
   int id;        /* the same on every member; ledgers name it */
   char name[16]; /* "dp", "tp", "cp", "world" */
   fx_comm_progress progress;
+  uint32_t *begun; /* [FX_COMM_BEGUN] of the host; NULL where no device writes them */
 };
+enum { FX_COMM_BEGUN = 2 };
 
 /* Checks the arguments every transport relies on, then issues. A group of one rank copies src to dst itself.
  */
@@ -117,7 +122,9 @@ fx_status fx_comm_open(fx_comm *comm);
  * recorded; on one communicator bound calls are issued on one lane. */
 fx_status fx_comm_bind(fx_comm *comm, fx_comm_call *call);
 fx_comm_progress fx_comm_progress_get(const fx_comm *comm); /* any thread */
-fx_status fx_comm_poll(fx_comm *comm);                      /* FX_ERR_COMM: a queued call failed */
+/* What a transport lets the device write to comm->begun before the call that is being issued. */
+void fx_comm_begun_words(const fx_comm *comm, const fx_comm_call *call, uint32_t word[FX_COMM_BEGUN]);
+fx_status fx_comm_poll(fx_comm *comm); /* FX_ERR_COMM: a queued call failed */
 void fx_comm_abort(fx_comm *comm);
 void fx_comm_destroy(fx_comm *comm); /* NULL is fine */
 

@@ -108,4 +108,5 @@ check "a rank is suspended" signalled stopped 2 STOP runtime.device=cuda paralle
 check "the job ends with code 4" test "$code" -eq 4
 check "in time" test "$ms" -ge 3000 -a "$ms" -le 11000
 check "and says who" grep -qE 'watchdog: no answer from rank 1 within 3.0 s; the job ends' "$TMP/stopped.log"
+check "and what the other had begun" grep -qE 'watchdog: rank 0 in step [0-9]+ .*; collective [0-9]+ of dp_cp#4, [a-z_]+ (float32|bfloat16) x [0-9]+ \([0-9]+ bytes\), was the last to begin' "$TMP/stopped.log"
 finish

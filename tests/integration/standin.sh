@@ -81,6 +81,24 @@ for exchange in ring allgather alltoall; do
 done
 layout four 4 parallel.tensor=2 parallel.context=2 train.seq_length=256
 
+# A collective of a replay never ends: the watchdog says which, though the host issued it many steps ago.
+hangs() { # hangs NTH GROUP OVERRIDES...: of rank 1; its number in the table
+  local nth=$1 group=$2 code=0
+  shift 2
+  FLEXION_STANDIN_HANG=1:$nth standin mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" runtime.device=cuda \
+    train.iters=10000000 train.log_interval=100000 parallel.watchdog=2 "checkpoint.dir=$TMP/hangs" "$@" >hangs.log 2>&1 || code=$?
+  [ "$code" -eq 4 ] || { cat hangs.log >&2; return 1; }
+  sed -nE "s/.*watchdog: rank 1 in step [0-9]+ for [0-9.]+ s;(.*;)? collective ([0-9]+) of $group, [a-z_]+ (bfloat16|float32) x [0-9]+ \([0-9]+ bytes\), was the last to begin on its GPU.*/\2/p" hangs.log
+}
+names() { # names GROUP OVERRIDES...: one collective, and the next
+  local first second
+  first=$(hangs 5000 "$@") && second=$(hangs 5001 "$@") || return 1
+  [ -n "$first" ] && [ "$second" -eq $((first + 1)) ] || { echo "collectives \"$first\" and \"$second\""; cat hangs.log; return 1; }
+}
+gpus=2
+check "a collective among tensor ranks that never ends" names 'tp#1' parallel.tensor=2
+check "one among data ranks" names 'dp_cp#4' parallel.zero=2
+
 # Fewer GPUs than ranks: auto leaves them and says why, cuda does not begin.
 gpus=1
 two() { standin mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" train.iters=1 "checkpoint.dir=$TMP/two" "$@"; }

@@ -204,8 +204,30 @@ static void left(void) {
   free(j.text);
 }
 
+/* ---- the words of a device ---- */
+
+static void words_tell_a_call(void) {
+  static const int64_t counts[] = {0, 1, 1000, UINT32_MAX, (int64_t)1 << 40};
+  static const uint64_t numbers[] = {1, 2, (1 << 24) - 1, 1 << 24, 123456789};
+  uint32_t words[FX_COMM_BEGUN] = {0};
+  fx_comm comm = {.begun = words};
+  CHECK(fx_comm_progress_get(&comm).issued == 0 && fx_comm_progress_get(&comm).begun);
+  for (int kind = 0; kind < FX_COLLECTIVE_COUNT; kind++)
+    for (int dtype = 0; dtype < FX_DTYPE_COUNT; dtype++)
+      for (int i = 0; i < 5; i++) {
+        fx_comm_call call = {.kind = (fx_collective)kind, .dtype = (fx_dtype)dtype, .count = counts[i]};
+        comm.progress.issued = numbers[i];
+        fx_comm_begun_words(&comm, &call, words);
+        fx_comm_progress p = fx_comm_progress_get(&comm);
+        uint64_t number = numbers[i] < 1 << 24 ? numbers[i] : (numbers[i] - 1) % ((1 << 24) - 1) + 1;
+        CHECK(p.kind == kind && p.dtype == dtype && p.issued == number && p.issued > 0);
+        CHECK(p.count == (counts[i] < UINT32_MAX ? counts[i] : UINT32_MAX));
+      }
+}
+
 static const fx_test tests[] = {
     {"quiet while all is well", quiet},      {"a rank does not come to a collective", absent},
     {"an abort does not come back", stuck},  {"a rank does not answer", silent},
-    {"a transport has met an error", fault}, {"a rank has left", left}};
+    {"a transport has met an error", fault}, {"a rank has left", left},
+    {"words tell a call", words_tell_a_call}};
 FX_TEST_MAIN("watchdog", tests)

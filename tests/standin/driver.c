@@ -13,7 +13,7 @@
 #include "tests/standin/standin.h"
 
 enum { MAX_BLOCKS = 4096, MAX_STREAMS = 64, MAX_NODES = 1 << 16 };
-enum { KERNEL_NODE = 0, COPY_NODE = 1, FILL_NODE = 2, WAIT_NODE = 5 };
+enum { KERNEL_NODE = 0, COPY_NODE = 1, FILL_NODE = 2, EMPTY_NODE = 5, WORD_NODE = 8, COLLECTIVE_NODE = 9 };
 
 /* Device memory is an address that nobody can read, and what it holds elsewhere. */
 typedef struct block {
@@ -56,7 +56,8 @@ static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follo
 static block g_block[MAX_BLOCKS];
 static stream *g_stream[MAX_STREAMS];
 static size_t g_used;
-static long g_allocations, g_kernels, g_copies, g_graphs;
+static long g_allocations, g_kernels, g_copies, g_graphs, g_collectives;
+static bool g_stuck; /* accessed atomically */
 static __thread int t_capturing;
 
 int standin_fault(int code, const char *format, ...) {
@@ -189,15 +190,40 @@ static void take_time(void) {
   if (text) usleep((useconds_t)atoi(text));
 }
 
-/* Does it, or records it. */
+/* ---- a collective that never ends ---- */
+
+static bool hangs(long number) {
+  const char *text = getenv("FLEXION_STANDIN_HANG"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+  char *rest = NULL;
+  if (!text || !rank) return false;
+  return strtol(text, &rest, 10) == atoi(rank) && *rest == ':' && atol(rest + 1) == number;
+}
+static bool stuck(void) {
+  return __atomic_load_n(&g_stuck, __ATOMIC_ACQUIRE);
+}
+void standin_abort(void) {
+  __atomic_store_n(&g_stuck, false, __ATOMIC_RELEASE);
+}
+
+static void run(const node *what, char *to, const char *from) {
+  uint32_t word = (uint32_t)what->from;
+  g_kernels += what->type == KERNEL_NODE;
+  g_copies += what->type == COPY_NODE;
+  if (what->type == COPY_NODE) memmove(to, from, what->bytes);
+  if (what->type == FILL_NODE) memset(to, what->byte, what->bytes);
+  if (what->type == WORD_NODE) memcpy(to, &word, sizeof word);
+  if (what->type == COLLECTIVE_NODE && hangs(++g_collectives))
+    __atomic_store_n(&g_stuck, true, __ATOMIC_RELEASE);
+}
+
+/* Does it, or records it. Behind what never ends nothing is done. */
 static int put(void *handle, node what) {
   int result = STANDIN_OK;
   pthread_mutex_lock(&g_mutex);
   stream *s = stream_of(handle);
   char *to = NULL, *from = NULL;
   if (!s) result = STANDIN_INVALID;
-  if (!result && what.type != KERNEL_NODE &&
-      !(to = held("a write", what.to, what.bytes, s->captured != NULL)))
+  if (!result && what.bytes && !(to = held("a write", what.to, what.bytes, s->captured != NULL)))
     result = STANDIN_INVALID;
   if (!result && what.type == COPY_NODE &&
       !(from = held("a read", what.from, what.bytes, s->captured != NULL)))
@@ -208,11 +234,8 @@ static int put(void *handle, node what) {
     node *n = g->count < MAX_NODES ? malloc(sizeof *n) : NULL;
     if (n) *n = what, g->node[g->count++] = n, s->behind.upto[s->index]++;
     if (!n) result = STANDIN_MEMORY;
-  } else if (!result) {
-    g_kernels += what.type == KERNEL_NODE;
-    g_copies += what.type == COPY_NODE;
-    if (what.type == COPY_NODE) memmove(to, from, what.bytes);
-    if (what.type == FILL_NODE) memset(to, what.byte, what.bytes);
+  } else if (!result && !stuck()) {
+    run(&what, to, from);
   }
   pthread_mutex_unlock(&g_mutex);
   if (!result && what.type == KERNEL_NODE && !recorded) take_time();
@@ -226,12 +249,23 @@ int standin_copy(const void *to, const void *from, size_t bytes, void *on) {
 int standin_fill(const void *to, int byte, size_t bytes, void *on) {
   return bytes ? put(on, (node){FILL_NODE, byte, (uint64_t)(uintptr_t)to, 0, bytes}) : STANDIN_OK;
 }
+int standin_collective(void *on) {
+  return put(on, (node){COLLECTIVE_NODE, 0, 0, 0, 0});
+}
 int standin_kernel(void *on) {
   return put(on, (node){KERNEL_NODE, 0, 0, 0, 0});
 }
 
 STANDIN_EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *on) {
   return standin_copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, on);
+}
+STANDIN_EXPORT int cuStreamBatchMemOp_v2(void *on, unsigned count, fx_cuda_word *words, unsigned flags) {
+  int result = flags ? STANDIN_INVALID : STANDIN_OK;
+  for (unsigned i = 0; i < count && !result; i++)
+    result = words[i].operation == FX_CU_WORD_WRITE
+                 ? put(on, (node){WORD_NODE, 0, words[i].address, words[i].value, sizeof(uint32_t)})
+                 : STANDIN_UNSUPPORTED;
+  return result;
 }
 STANDIN_EXPORT int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t count, void *on) {
   return standin_fill((void *)(uintptr_t)to, byte, count, on);
@@ -270,12 +304,14 @@ static int wait_for(void *handle) {
   bool captured = s && s->captured;
   pthread_mutex_unlock(&g_mutex);
   if (captured) return standin_fault(STANDIN_IN_CAPTURE, "a wait for a stream that is captured");
+  while (stuck()) usleep(1000);
   return s ? STANDIN_OK : STANDIN_INVALID;
 }
 STANDIN_EXPORT int cuStreamSynchronize(void *handle) {
   return wait_for(handle);
 }
 STANDIN_EXPORT int cuCtxSynchronize(void) {
+  while (stuck()) usleep(1000);
   return standin_not_in_capture("a wait for the GPU");
 }
 STANDIN_EXPORT int cuStreamIsCapturing(void *handle, int *status) {
@@ -306,6 +342,7 @@ STANDIN_EXPORT int cuEventRecord(void *handle, void *on) {
 }
 STANDIN_EXPORT int cuEventSynchronize(void *handle) {
   const event *e = handle;
+  while (stuck()) usleep(1000);
   return e->behind.of ? standin_fault(STANDIN_IN_CAPTURE, "a wait for an event of a capture") : STANDIN_OK;
 }
 STANDIN_EXPORT int cuEventElapsedTime(float *ms, void *begin, void *end) {
@@ -422,9 +459,9 @@ static void write_log(size_t nodes) {
 
 STANDIN_EXPORT int cuGraphLaunch(void *exec, void *on) {
   const graph *g = exec;
-  int result = wait_for(on);
+  int result = STANDIN_OK;
   for (size_t i = 0; i < g->count && !result; i++)
-    if (g->node[i]->type == COPY_NODE || g->node[i]->type == FILL_NODE) result = put(on, *g->node[i]);
+    if (g->node[i]->type != KERNEL_NODE && g->node[i]->type != EMPTY_NODE) result = put(on, *g->node[i]);
   pthread_mutex_lock(&g_mutex);
   g_graphs++;
   write_log(g->count);
@@ -484,6 +521,6 @@ STANDIN_EXPORT int cuGraphAddDependencies(void *handle, void *const *from, void 
 }
 /* The node may be of any graph, which keeps its place empty; it stays in memory till the process ends. */
 STANDIN_EXPORT int cuGraphDestroyNode(void *handle) {
-  ((node *)handle)->type = WAIT_NODE; /* does nothing */
+  ((node *)handle)->type = EMPTY_NODE; /* does nothing */
   return STANDIN_OK;
 }

@@ -181,6 +181,7 @@ STANDIN_EXPORT int ncclCommDestroy(void *handle) {
   return unmake(handle);
 }
 STANDIN_EXPORT int ncclCommAbort(void *handle) {
+  standin_abort();
   return unmake(handle);
 }
 STANDIN_EXPORT int ncclCommGetAsyncError(void *handle, int *result) {
@@ -205,8 +206,8 @@ static int collective(const void *src, size_t src_bytes, size_t from, void *dst,
                       size_t own, void *stream) {
   int result = src ? standin_check("a collective", src, src_bytes) : STANDIN_OK;
   if (!result && dst) result = standin_check("a collective", dst, dst_bytes);
-  if (result || !src || !dst || (const char *)src + from == (char *)dst + to)
-    return result ? result : standin_kernel(stream);
+  if (!result) result = standin_collective(stream);
+  if (result || !src || !dst || (const char *)src + from == (char *)dst + to) return result;
   return standin_copy((char *)dst + to, (const char *)src + from, own, stream);
 }
 

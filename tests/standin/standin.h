@@ -9,8 +9,9 @@
  * What kernels would have written is zero.
  *
  * FLEXION_STANDIN_GPUS: how many there are (1). FLEXION_STANDIN_LAUNCH_US: what the launch of a kernel takes
- * outside of a graph (0), so that who measures finds graphs faster. FLEXION_STANDIN_LOG: a file to which
- * every launch of a graph adds the counts so far; ".R" is appended, the rank under mpirun. */
+ * outside of a graph (0), so that who measures finds graphs faster. FLEXION_STANDIN_HANG=R:N: the N-th
+ * collective of rank R never ends. FLEXION_STANDIN_LOG: a file to which every launch of a graph adds the
+ * counts so far; ".R" is appended, the rank under mpirun. */
 #ifndef FX_TESTS_STANDIN_H
 #define FX_TESTS_STANDIN_H
 
@@ -40,5 +41,8 @@ int standin_check(const char *what, const void *address, size_t bytes);
 int standin_copy(const void *to, const void *from, size_t bytes, void *stream);
 int standin_fill(const void *to, int byte, size_t bytes, void *stream);
 int standin_kernel(void *stream);
+/* The same for a collective, which may be the one that never ends; what waits for it waits until an abort. */
+int standin_collective(void *stream);
+void standin_abort(void);
 
 #endif
