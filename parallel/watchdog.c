@@ -65,11 +65,11 @@ static void look_at(fx_watchdog *w, fx_comm *comm, int64_t now, report *out) {
                  .count = p.count,
                  .waited_ms = (now - p.began_ns) / 1000000};
   memcpy(c.comm, comm->name, sizeof c.comm);
-  if (!p.issued) return;
-  if (fx_comm_poll(comm) != FX_OK) {
+  if ((p.issued || p.begun) && fx_comm_poll(comm) != FX_OK) {
     out->alarm = 1;
     snprintf(out->error, sizeof out->error, "%s", fx_error_text());
   }
+  if (!p.issued) return;
   const seen_call *held = &out->call[0];
   bool better = c.pending > held->pending || (c.pending == held->pending && c.waited_ms < held->waited_ms);
   if (p.begun)

@@ -7,6 +7,7 @@
 #include "dynamo_rt/codegen/cuda/nvrtc.h"
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/device/device.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "tests/harness.h"
 
 /* `slow` lets the next kernel come at once, takes its time and only then reads and writes. `pass` is as all
@@ -164,8 +165,36 @@ static bool prepare(void) {
          CHECK_OK(g_device->vtable->event_create(g_device, &g_event));
 }
 
+static fx_status launch_words(void *arg, void *stream) {
+  static const uint32_t words[2] = {0xF0000001u, 7};
+  fx_kernel_args args = {.gemm = g_device->gemm, .stream = stream};
+  return fx_cuda_tell_host(&args, arg, words);
+}
+
+/* By who watches them: launched, and again in each replay, of which nothing is launched. */
+static void words_for_the_host(void) {
+  uint32_t *words = (uint32_t *)(void *)g_cell;
+  const fx_device_vtable *device = g_device->vtable;
+  fx_recording *recording = NULL;
+  words[0] = words[1] = 0;
+  CHECK_OK(fx_device_launch(g_device, FX_LANE_COMPUTE, launch_words, words));
+  CHECK_OK(device->sync(g_device));
+  CHECK(words[0] == 0xF0000001u && words[1] == 7);
+  CHECK_OK(device->record_begin(g_device, 1u << FX_LANE_COMPUTE));
+  CHECK_OK(fx_device_launch(g_device, FX_LANE_COMPUTE, launch_words, words));
+  if (!CHECK_OK(device->record_end(g_device, &recording))) return;
+  for (int i = 0; i < 3; i++) {
+    words[0] = words[1] = 0;
+    CHECK_OK(device->recording_run(g_device, recording));
+    CHECK_OK(device->sync(g_device));
+    CHECK(words[0] == 0xF0000001u && words[1] == 7);
+  }
+  device->recording_destroy(g_device, recording);
+}
+
 static void everything(void) {
   if (!prepare()) return;
+  words_for_the_host();
   results_are_waited_for();
   kernels_do_come_early();
   g_device->vtable->event_destroy(g_device, g_event);

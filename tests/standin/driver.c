@@ -252,20 +252,15 @@ int standin_fill(const void *to, int byte, size_t bytes, void *on) {
 int standin_collective(void *on) {
   return put(on, (node){COLLECTIVE_NODE, 0, 0, 0, 0});
 }
+int standin_word(uint64_t to, uint32_t word, void *on) {
+  return put(on, (node){WORD_NODE, 0, to, word, sizeof word});
+}
 int standin_kernel(void *on) {
   return put(on, (node){KERNEL_NODE, 0, 0, 0, 0});
 }
 
 STANDIN_EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *on) {
   return standin_copy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, on);
-}
-STANDIN_EXPORT int cuStreamBatchMemOp_v2(void *on, unsigned count, fx_cuda_word *words, unsigned flags) {
-  int result = flags ? STANDIN_INVALID : STANDIN_OK;
-  for (unsigned i = 0; i < count && !result; i++)
-    result = words[i].operation == FX_CU_WORD_WRITE
-                 ? put(on, (node){WORD_NODE, 0, words[i].address, words[i].value, sizeof(uint32_t)})
-                 : STANDIN_UNSUPPORTED;
-  return result;
 }
 STANDIN_EXPORT int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t count, void *on) {
   return standin_fill((void *)(uintptr_t)to, byte, count, on);

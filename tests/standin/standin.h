@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A GPU that computes nothing, behind the interfaces of the CUDA driver, NVRTC, cuBLASLt and NCCL: one shared
  * library under their four names. What flexion's host side does with a GPU runs where there is none: memory
- * and copies are real (also those that a graph has recorded, at its launch), kernels and products are not.
+ * and copies are real (also those that a graph has recorded, at its launch), kernels and products are not,
+ * but for the one by which a stream tells the host where it is.
  *
  * It is strict where drivers are, or sloppier than they may be: device memory cannot be read by the host,
  * ranges must lie in what is allocated, nothing is allocated or waited for in a capture, a capture's streams
@@ -41,6 +42,7 @@ int standin_check(const char *what, const void *address, size_t bytes);
 int standin_copy(const void *to, const void *from, size_t bytes, void *stream);
 int standin_fill(const void *to, int byte, size_t bytes, void *stream);
 int standin_kernel(void *stream);
+int standin_word(uint64_t to, uint32_t word, void *stream);
 /* The same for a collective, which may be the one that never ends; what waits for it waits until an abort. */
 int standin_collective(void *stream);
 void standin_abort(void);

@@ -115,7 +115,6 @@ enum {
   FX_CU_IPC_LAZY_PEER_ACCESS = 1,
   FX_CU_WORD_WAIT_AT_LEAST = 1, /* signed, 32 bits */
   FX_CU_WORD_WRITE = 2,
-  FX_CU_WORD_NO_BARRIER = 1, /* a flag: what was written before may be seen later */
   FX_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6,
   FX_CU_ERROR_NO_DEVICE = 100
 };

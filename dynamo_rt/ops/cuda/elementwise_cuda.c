@@ -22,6 +22,12 @@ fx_status fx_fill_cuda(const fx_kernel_args *args, float number) {
   return fx_cuda_run_flat(args, FX_CUDA_FILL, FX_F32, n, FX_CUDA_ARGS(&y, &number, &n));
 }
 
+fx_status fx_cuda_tell_host(const fx_kernel_args *args, uint32_t *to, const uint32_t word[2]) {
+  uint32_t first = word[0], second = word[1];
+  fx_cuda_dim one = {1, 1, 1}, warp = {32, 1, 1};
+  return fx_cuda_run(args, FX_CUDA_TELL_HOST, FX_F32, one, warp, FX_CUDA_ARGS(&to, &first, &second));
+}
+
 typedef struct view { /* of convert.cu */
   int64_t dim[FX_MAX_DIMS], stride_from[FX_MAX_DIMS], stride_to[FX_MAX_DIMS];
   int32_t first, reserved;

@@ -19,6 +19,7 @@ extern "C" {
   X(ADD, "elementwise.cu", "add", TYPED)                           \
   X(SCALE, "elementwise.cu", "scale", TYPED)                       \
   X(FILL, "convert.cu", "fill", SINGLE)                            \
+  X(TELL_HOST, "convert.cu", "tell_host", SINGLE)                  \
   X(COPY_VIEW, "convert.cu", "copy_view", SINGLE)                  \
   X(CAST, "convert.cu", "cast", SINGLE)                            \
   X(CAST_VIEW, "convert.cu", "cast_view", SINGLE)                  \
@@ -101,6 +102,8 @@ fx_status fx_cuda_run_rows(const fx_kernel_args *args, fx_cuda_kernel kernel, fx
 /* Whether every one of `count` addresses is a multiple of 16 bytes (NULL is) and a row of cols elements too.
  */
 bool fx_cuda_rows_fit_vectors(fx_dtype dtype, int64_t cols, const void *const *address, int count);
+/* to[0] and to[1], of pinned memory of the host, when the stream comes to it. */
+fx_status fx_cuda_tell_host(const fx_kernel_args *args, uint32_t *to, const uint32_t word[2]);
 /* fx_cuda_run with dynamic shared memory, at most fx_cuda_shared_limit bytes. */
 fx_status fx_cuda_run_shared(const fx_kernel_args *args, fx_cuda_kernel kernel, fx_dtype dtype,
                              fx_cuda_dim grid, fx_cuda_dim block, unsigned shared_bytes, void **params);

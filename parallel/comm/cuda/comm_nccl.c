@@ -15,6 +15,7 @@
 #include "dynamo_rt/device/cuda/context.h"
 #include "dynamo_rt/device/cuda/driver_api.h"
 #include "dynamo_rt/device/cuda/library.h"
+#include "dynamo_rt/ops/cuda/kernels_cuda.h"
 #include "parallel/comm/cuda/comm_one.h"
 #include "parallel/comm/cuda/peer_copy.h"
 
@@ -162,54 +163,20 @@ static fx_status gather(void *comm, const void *mine, size_t bytes, void *all) {
 
 /* ---- which call the GPU has come to, for the watchdog ---- */
 
+static fx_status open_begun(nccl_comm *comm) {
+  void *words = NULL;
+  FX_TRY(fx_device_alloc_host(comm->device, FX_COMM_BEGUN * sizeof(uint32_t), &words));
+  memset(words, 0, FX_COMM_BEGUN * sizeof(uint32_t));
+  __atomic_store_n(&comm->base.begun, words, __ATOMIC_RELEASE);
+  return FX_OK;
+}
+
 /* By the stream, or its recording: replays, of which the host issues no call, tell it too. */
-static fx_status write_begun(const nccl_comm *comm, uint32_t *to, const uint32_t word[FX_COMM_BEGUN],
-                             void *stream) {
-  const fx_cuda_driver *driver = ((const fx_cuda_context *)comm->device->gemm)->driver;
-  fx_cuda_word writes[FX_COMM_BEGUN];
-  memset(writes, 0, sizeof writes);
-  for (int i = 0; i < FX_COMM_BEGUN; i++) {
-    writes[i].operation = FX_CU_WORD_WRITE;
-    writes[i].address = (uint64_t)(uintptr_t)&to[i];
-    writes[i].value = word[i];
-    writes[i].flags = FX_CU_WORD_NO_BARRIER;
-  }
-  return fx_cuda_check(driver, driver->stream_words(stream, FX_COMM_BEGUN, writes, 0), "a word for the host");
-}
-
-typedef struct begun_trial {
-  const nccl_comm *comm;
-  uint32_t *words;
-} begun_trial;
-
-static fx_status try_begun(void *arg, void *stream) {
-  const begun_trial *t = arg;
-  const fx_cuda_driver *driver = ((const fx_cuda_context *)t->comm->device->gemm)->driver;
-  static const uint32_t word[FX_COMM_BEGUN] = {0};
-  FX_TRY(write_begun(t->comm, t->words, word, stream));
-  return fx_cuda_check(driver, driver->stream_sync(stream), "a word for the host");
-}
-
-/* A driver that cannot do it costs the watchdog's table a column, no more. */
-static void open_begun(nccl_comm *comm) {
-  const fx_cuda_driver *driver = ((const fx_cuda_context *)comm->device->gemm)->driver;
-  void *memory = NULL;
-  if (!driver->stream_words ||
-      fx_device_alloc_host(comm->device, FX_COMM_BEGUN * sizeof(uint32_t), &memory) != FX_OK)
-    return;
-  begun_trial trial = {comm, memory};
-  memset(memory, 0xFF, FX_COMM_BEGUN * sizeof(uint32_t));
-  if (fx_device_launch(comm->device, FX_LANE_COMPUTE, try_begun, &trial) == FX_OK && trial.words[0] == 0)
-    __atomic_store_n(&comm->base.begun, trial.words, __ATOMIC_RELEASE);
-  else
-    fx_device_release_host(comm->device, memory);
-}
-
 static fx_status tell_begun(const nccl_comm *comm, const fx_comm_call *call) {
+  fx_kernel_args args = {.gemm = comm->device->gemm, .stream = call->stream};
   uint32_t word[FX_COMM_BEGUN];
-  if (!comm->base.begun) return FX_OK;
   fx_comm_begun_words(&comm->base, call, word);
-  return write_begun(comm, comm->base.begun, word, call->stream);
+  return fx_cuda_tell_host(&args, comm->base.begun, word);
 }
 
 static const fx_comm_vtable g_peers_vtable;
@@ -222,8 +189,7 @@ static fx_status nccl_open(fx_comm *base) {
   FX_TRY(fx_device_alloc(comm->device, FX_PEER_RECORD * ((size_t)base->size + 1), &comm->records));
   FX_TRY(fx_peer_copy_create(&group, &comm->peers));
   if (comm->peers) base->vtable = &g_peers_vtable;
-  open_begun(comm);
-  return FX_OK;
+  return open_begun(comm);
 }
 
 static fx_status nccl_bind(fx_comm *base, fx_comm_call *call) {
