@@ -131,9 +131,9 @@ enum { SHARES_SHOWN = 64 };
 static void print_context(const fx_bench_context *c) {
   printf("context         %d ranks of %lld blocks by %s: imbalance %.4f (neighbouring blocks: %.4f)\n",
          c->ranks, (long long)c->blocks, c->exchange, c->imbalance, c->contiguous);
-  printf("travelling      at most %lld of a rank's %lld blocks (%.1f%%), to the next %d of %d other ranks\n",
-         (long long)c->travelling, (long long)c->blocks, 100.0 * (double)c->travelling / (double)c->blocks,
-         c->hops, c->ranks - 1);
+  printf("travelling      at most %d of a rank's %lld blocks (%.1f%%), to the next %d of %d other ranks\n",
+         c->need.blocks, (long long)c->blocks, 100.0 * c->need.blocks / (double)c->blocks, c->need.hops,
+         c->ranks - 1);
   printf("shares         ");
   for (int r = 0; r < c->ranks && r < SHARES_SHOWN; r++)
     printf("%s %d: %.3f%%", r && r % 8 == 0 ? "\n               " : "", r, 100 * c->share[r]);
@@ -186,9 +186,9 @@ static json_t *context_json(const fx_bench_context *c) {
   json_t *shares = json_array();
   for (int r = 0; r < c->ranks; r++) json_array_append_new(shares, json_real(c->share[r]));
   return json_pack("{s:i, s:I, s:I, s:i, s:f, s:f, s:s, s:o}", "ranks", c->ranks, "blocks_a_rank",
-                   (json_int_t)c->blocks, "travelling_blocks", (json_int_t)c->travelling, "hops", c->hops,
-                   "imbalance", c->imbalance, "imbalance_neighbours", c->contiguous, "exchange", c->exchange,
-                   "shares", shares);
+                   (json_int_t)c->blocks, "travelling_blocks", (json_int_t)c->need.blocks, "hops",
+                   c->need.hops, "imbalance", c->imbalance, "imbalance_neighbours", c->contiguous, "exchange",
+                   c->exchange, "shares", shares);
 }
 
 static void print_json(const fx_bench_mask_report *r, const fx_bench_context *c, const arguments *a) {

@@ -64,14 +64,6 @@ static void count_shares(const fx_attention_setup *setup, const int32_t *assigne
   for (int r = 0; r < out->ranks; r++) out->share[r] = all > 0 ? out->share[r] / all : 1.0 / out->ranks;
 }
 
-static void measure_travelling(const fx_attention_setup *setup, void *const *memory, fx_bench_context *out) {
-  out->travelling = out->blocks, out->hops = setup->ranks - 1;
-  if (setup->shared < 0) return;
-  fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
-  out->travelling = 0, out->hops = *shared.hops;
-  for (int r = 0; r < setup->ranks; r++) out->travelling = fx_max_i64(out->travelling, shared.count[r]);
-}
-
 fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const *memory,
                                    fx_bench_context *out) {
   size_t blocks = (size_t)(setup->T / FX_LIMITS_ALIGN);
@@ -79,12 +71,12 @@ fx_status fx_bench_context_measure(const fx_attention_setup *setup, void *const 
   const void *const *buffers[FX_ATTENTION_MAX_KINDS];
   fx_bench_context c = {.ranks = setup->ranks,
                         .blocks = setup->rows / FX_LIMITS_ALIGN,
+                        .need = fx_attention_need(setup, memory),
                         .exchange = fx_context_exchange_name(setup->exchange)};
   double *area = NULL;
   int32_t *order = NULL;
   char *scratch = NULL;
   fx_status status = FX_OK;
-  measure_travelling(setup, memory, &c);
   for (int32_t k = 0; k < setup->num_kinds; k++) {
     fx_attention_find_buffers(setup, k, memory, buffer[k]);
     buffers[k] = buffer[k];

@@ -12,13 +12,12 @@ extern "C" {
 
 typedef struct fx_bench_context {
   int ranks;
-  int64_t blocks;       /* of 128 positions, a rank */
-  double *share;        /* [ranks] of the visible pairs of all layers and heads; they sum to 1. By alltoall,
-                           which deals heads: equal */
-  double imbalance;     /* largest share over the mean; 1 where nothing is visible */
-  double contiguous;    /* the same, were every rank given neighbouring blocks */
-  int64_t travelling;   /* most blocks of a rank whose keys travel: seen by another rank, or all */
-  int hops;             /* how many ranks on in the ring the farthest is that sees them */
+  int64_t blocks;    /* of 128 positions, a rank */
+  double *share;     /* [ranks] of the visible pairs of all layers and heads; they sum to 1. By alltoall,
+                        which deals heads: equal */
+  double imbalance;  /* largest share over the mean; 1 where nothing is visible */
+  double contiguous; /* the same, were every rank given neighbouring blocks */
+  fx_ring_room need; /* most blocks of a rank whose keys travel, and how many ranks on; all but in a ring */
   const char *exchange; /* what the ranks would use: "ring", "allgather" */
 } fx_bench_context;
 

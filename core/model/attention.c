@@ -410,13 +410,17 @@ fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int3
   return (fx_attention_shared){field, hops, index, index + setup->rows / FX_LIMITS_ALIGN};
 }
 
-int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) {
-  if (setup->shared < 0) return 0;
+fx_ring_room fx_attention_need(const fx_attention_setup *setup, void *const *memory) {
+  if (setup->shared < 0) return setup->rung[0];
   fx_attention_shared shared = fx_attention_shared_at(setup, memory[setup->shared]);
   fx_ring_room need = {0, *shared.hops};
   for (int r = 0; r < setup->ranks; r++)
     need.blocks = shared.count[r] > need.blocks ? shared.count[r] : need.blocks;
-  return fx_ring_room_for(setup->rung, setup->num_rungs, need);
+  return need;
+}
+
+int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory) {
+  return fx_ring_room_for(setup->rung, setup->num_rungs, fx_attention_need(setup, memory));
 }
 
 static fx_status assign(const fx_attention_setup *setup, const void *const *const *buffers,

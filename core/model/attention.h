@@ -112,8 +112,9 @@ typedef struct fx_attention_shared {
 } fx_attention_shared;
 fx_attention_shared fx_attention_shared_at(const fx_attention_setup *setup, int32_t *field);
 
-/* Of a filled batch: number of the rung with the least to pass on that holds what travels; 0 without a ring.
- */
+/* Of a filled batch: what travels, everything without a ring; number of the rung with the least to pass on
+ * that holds it, 0 without a ring. */
+fx_ring_room fx_attention_need(const fx_attention_setup *setup, void *const *memory);
 int32_t fx_attention_rung(const fx_attention_setup *setup, void *const *memory);
 
 /* Whether no query of the batch sees a key that comes after it, in any kind. Exact. */

@@ -8,6 +8,7 @@
 
 #include "core/model/context.h"
 #include "dynamo_rt/base/memory.h"
+#include "parallel/context_blocks.h"
 #include "tests/harness.h"
 
 enum { T = 2048, B = 2, H = 2, BLOCK = 128, BLOCKS = T / BLOCK, MOST_RANKS = 8 };
@@ -217,18 +218,43 @@ static void check_lists(const struct mask *mask, const filled *f) {
             errors);
 }
 
+/* Whether blocks are dealt for these rooms. */
+static bool dealt_for(const filled *f, const fx_ring_room *rooms, int32_t count) {
+  const fx_attention_setup *setup = f->setup;
+  const void *found[FX_EX_MAX_BUFFERS];
+  const void *const *buffer[1] = {found};
+  double area[BLOCKS];
+  int32_t first[BLOCKS], last[BLOCKS], order[BLOCKS], equal = 0;
+  fx_context_reach reach = {first, last};
+  char *scratch = NULL, *work = malloc(fx_context_deal_scratch(BLOCKS, setup->ranks));
+  fx_attention_find_buffers(setup, 0, (void *const *)f->memory, found);
+  CHECK_OK(fx_alloc_aligned(&scratch, fx_context_scratch(setup)));
+  CHECK_OK(fx_context_area(setup, buffer, area, &reach, scratch));
+  double block_cost = 195047.0 * B; /* of one key head and layer (core/model/context.c) */
+  fx_context_deal(area, first, last, BLOCKS, setup->ranks, block_cost, rooms, count, order, work);
+  for (int i = 0; i < BLOCKS; i++) equal += f->memory[setup->blocks][i] == BLOCK * order[i];
+  free(scratch);
+  free(work);
+  return equal == BLOCKS;
+}
+
 static void shared_fields(void) {
+  int other = 0; /* deals that rooms have changed */
   make_documents();
   for (size_t m = 0; m < sizeof k_masks / sizeof k_masks[0]; m++)
     for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2) {
       filled rank[MOST_RANKS];
       for (int r = 0; r < ranks; r++) rank[r] = fill(k_masks[m].attention, ranks, r);
       check_shared(&k_masks[m], rank, ranks);
+      const fx_attention_setup *setup = rank[0].setup;
+      CHECK(dealt_for(&rank[0], setup->rung, setup->fixed ? 0 : setup->num_rungs));
+      other += !setup->fixed && !dealt_for(&rank[0], NULL, 0);
       for (int r = 0; r < ranks; r++) {
         check_lists(&k_masks[m], &rank[r]);
         release(&rank[r]);
       }
     }
+  CHECK(other > 0);
 }
 
 /* ---- rungs ---- */
