@@ -62,8 +62,8 @@ for ranks in 2 3 4; do
   small "$ranks" none 0
   small "$ranks" drop 5
   sentences "$ranks" 'differ at entry 2 of plan micro_only' \
-    'rank 0 has "dp#3 all_reduce sum float32 x 1000 comm.bulk (.*mpi_agree.c:[0-9]*, layer' \
-    'rank 1 has "dp#3 all_reduce max float32 x 16 comm.bulk (.*mpi_agree.c:[0-9]*, layer'
+    'rank 0 has "dp#3 all_reduce sum float32 x 1000 comm.bulk (tests/parallel/mpi_agree.c:[0-9]*, layer' \
+    'rank 1 has "dp#3 all_reduce max float32 x 16 comm.bulk (tests/parallel/mpi_agree.c:[0-9]*, layer'
   small "$ranks" drop_last 5
   sentences "$ranks" 'rank 0 has "dp#3 all_reduce max float32 x 16 .*mpi_agree.c:[0-9]*' 'rank 1 has no entry 3'
   small "$ranks" swap 5
@@ -107,8 +107,8 @@ configured_alike() { odd "$1" 0 "$2" "$flexion" train "${run[@]}" "${@:3}"; }
 # drop RANKS ZERO NTH CODE: rank 1 leaves out its NTH reduce_scatter, or none
 drop() { launch "parallel.zero=$2 at $1 ranks, reduce_scatter $3 left out" "$4" -np "$1" "$tests/mpi_drop" "$3" "${run[@]}" "parallel.zero=$2"; }
 
-gather='"dp_cp#4 all_gather sum float32 x [0-9]* comm.bulk (.*record_update.c:[0-9]*, layer'
-scatter='"dp_cp#4 reduce_scatter sum float32 x [0-9]* comm.bulk (.*record_gradients.c:[0-9]*, layer'
+gather='"dp_cp#4 all_gather sum float32 x [0-9]* comm.bulk (core/train/record_update.c:[0-9]*, layer'
+scatter='"dp_cp#4 reduce_scatter sum float32 x [0-9]* comm.bulk (core/train/record_gradients.c:[0-9]*, layer'
 reduce='"dp_cp#4 all_reduce sum float32 x [0-9]* comm.bulk (.*record'
 for ranks in 2 3; do
   for zero in 1 2; do drop "$ranks" "$zero" 0 0; done

@@ -12,21 +12,18 @@ small=("$here/tiny.yaml" "data.train=[lines:$TMP/corpus.txt]" model.head_dim=64 
 
 gpus=1
 standin() { # standin COMMAND...: with $gpus stand-ins
-  LD_LIBRARY_PATH=$FX_BUILD_DIR/tests/standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FLEXION_STANDIN_GPUS=$gpus \
-    FLEXION_STANDIN_LOG=$TMP/count timeout -k 1 300 "$@"
+  LD_LIBRARY_PATH=$FX_BUILD_DIR/tests/standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FLEXION_STANDIN_GPUS=$gpus timeout -k 1 300 "$@"
 }
-trains() { # trains NAME OVERRIDES...: on one rank; what it says in NAME.log, what it saves in NAME
-  local name=$1
-  shift
-  rm -f count.*
-  standin "$FLEXION" train "${small[@]}" runtime.device=cuda "checkpoint.dir=$TMP/$name" "$@" >"$name.log" 2>&1 ||
-    { cat "$name.log"; return 1; }
+trains() { # trains RANKS NAME OVERRIDES...: what it says in NAME.log, what it saves in NAME
+  local ranks=$1 name=$2
+  shift 2
+  standin mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" "checkpoint.dir=$TMP/$name" "$@" >"$name.log" 2>&1
 }
-count() { # count WHAT FILE: of every launch of a graph
-  sed -nE "s/.*$1 ([0-9]+).*/\1/p" "$2"
+well() { # well RANKS NAME OVERRIDES...: the same, and it must succeed
+  trains "$@" || { cat "$2.log"; return 1; }
 }
-constant() { # constant WHAT: after the steps that record, compare and choose
-  [ "$(count "$1" count.0 | tail -n 24 | sort -u | wc -l)" -eq 1 ] && [ "$(wc -l <count.0)" -gt 60 ]
+constant() { # constant WHAT: at every launch of a graph, after the steps that record, compare and choose
+  [ "$(tail -n 24 count.0 | grep -oE " $1 [0-9]+" | sort -u | wc -l)" -eq 1 ] && [ "$(wc -l <count.0)" -gt 60 ]
 }
 sound() { # sound LOG: the stand-in had nothing to complain about
   ! grep 'stand-in: ' "$1"
@@ -39,7 +36,7 @@ same() { # same A B: two saved steps, bit for bit
 check "doctor sees it" standin "$FLEXION" doctor >doctor.txt 2>&1
 check "and names it" grep -q 'gpu  *0: stand-in 0, sm_90, 132 multiprocessors, 8.0 GiB' doctor.txt
 
-FLEXION_STANDIN_LAUNCH_US=100 check "twelve steps" trains graphs train.iters=12
+FLEXION_STANDIN_LAUNCH_US=100 FLEXION_STANDIN_LOG=$TMP/count check "twelve steps" well 1 graphs runtime.device=cuda train.iters=12
 check "are found to be faster as graphs" grep -q 'the run goes on with graphs' graphs.log
 check "are replayed" constant kernels
 check "allocate nothing" constant allocations
@@ -55,12 +52,8 @@ check "computing nothing is noticed" grep -q 'loss 0, the CPU has 4' suite.txt
 # A checkpoint of the CPU, with moments: nothing changes what a stand-in has read.
 check "the CPU trains" "$FLEXION" train "${small[@]}" runtime.device=cpu train.iters=3 "checkpoint.dir=$TMP/cpu" >cpu.log 2>&1
 goes_on() { # goes_on NAME RANKS OVERRIDES...: from the CPU's step on, launched and replayed
-  local name=$1 ranks=$2
-  shift 2
-  rm -f count.*
-  gpus=$ranks
-  standin mpirun -np "$ranks" --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" runtime.device=cuda train.iters=12 \
-    "checkpoint.resume=$TMP/cpu" "checkpoint.dir=$TMP/$name" "$@" >"$name.log" 2>&1 || { cat "$name.log"; return 1; }
+  gpus=$2
+  well "$2" "$1" runtime.device=cuda train.iters=12 "checkpoint.resume=$TMP/cpu" "${@:3}"
 }
 layout() { # layout NAME RANKS OVERRIDES...
   check "$*: goes on" goes_on "$@"
@@ -83,10 +76,8 @@ layout four 4 parallel.tensor=2 parallel.context=2 train.seq_length=256
 
 # A collective of a replay never ends: the watchdog says which, though the host issued it many steps ago.
 hangs() { # hangs NTH GROUP OVERRIDES...: of rank 1; its number in the table
-  local nth=$1 group=$2 code=0
-  shift 2
-  FLEXION_STANDIN_HANG=1:$nth standin mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" runtime.device=cuda \
-    train.iters=10000000 train.log_interval=100000 parallel.watchdog=2 "checkpoint.dir=$TMP/hangs" "$@" >hangs.log 2>&1 || code=$?
+  local group=$2 code=0
+  FLEXION_STANDIN_HANG=1:$1 trains 2 hangs runtime.device=cuda train.iters=10000000 train.log_interval=100000 parallel.watchdog=2 "${@:3}" || code=$?
   [ "$code" -eq 4 ] || { cat hangs.log >&2; return 1; }
   sed -nE "s/.*watchdog: rank 1 in step [0-9]+ for [0-9.]+ s;(.*;)? collective ([0-9]+) of $group, [a-z_]+ (bfloat16|float32) x [0-9]+ \([0-9]+ bytes\), was the last to begin on its GPU.*/\2/p" hangs.log
 }
@@ -101,12 +92,11 @@ check "one among data ranks" names 'dp_cp#4' parallel.zero=2
 
 # Fewer GPUs than ranks: auto leaves them and says why, cuda does not begin.
 gpus=1
-two() { standin mpirun -np 2 --bind-to none --oversubscribe "$FLEXION" train "${small[@]}" train.iters=1 "checkpoint.dir=$TMP/two" "$@"; }
-check "two ranks and one GPU" two runtime.device=auto >two.log 2>&1
+check "two ranks and one GPU" well 2 two runtime.device=auto train.iters=1
 check "are told why it is left" grep -q 'ranks 0 and 1 would share a GPU' two.log
 refused() {
   local code=0
-  two runtime.device=cuda >two.log 2>&1 || code=$?
+  trains 2 two runtime.device=cuda train.iters=1 || code=$?
   if [ "$code" -ne 4 ] || [ "$(grep -c '^flexion: .*share' two.log)" -ne 1 ]; then cat two.log; return 1; fi
 }
 check "and refused" refused

@@ -163,10 +163,3 @@ STANDIN_EXPORT int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, vo
   memset(map, 0, 128);
   return fits ? STANDIN_OK : standin_fault(STANDIN_INVALID, "a tensor map that no driver takes");
 }
-
-/* ---- what this one lacks ---- */
-
-STANDIN_EXPORT int cuIpcGetMemHandle(fx_cuda_ipc_handle *handle, uint64_t address) {
-  (void)handle, (void)address;
-  return STANDIN_UNSUPPORTED;
-}

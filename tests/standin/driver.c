@@ -56,7 +56,7 @@ static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards what follo
 static block g_block[MAX_BLOCKS];
 static stream *g_stream[MAX_STREAMS];
 static size_t g_used;
-static long g_allocations, g_kernels, g_copies, g_graphs, g_collectives;
+static long g_allocations, g_kernels, g_graphs, g_collectives;
 static bool g_stuck; /* accessed atomically */
 static __thread int t_capturing;
 
@@ -168,14 +168,6 @@ STANDIN_EXPORT int cuMemGetInfo_v2(size_t *left, size_t *total) {
   *left = *total - g_used;
   return STANDIN_OK;
 }
-STANDIN_EXPORT int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address) {
-  pthread_mutex_lock(&g_mutex);
-  const block *b = find(address);
-  if (b) *base = b->address, *bytes = b->bytes;
-  pthread_mutex_unlock(&g_mutex);
-  return b ? STANDIN_OK : STANDIN_NOT_FOUND;
-}
-
 /* ---- streams, events, captures ---- */
 
 static stream *stream_of(void *handle) {
@@ -208,7 +200,6 @@ void standin_abort(void) {
 static void run(const node *what, char *to, const char *from) {
   uint32_t word = (uint32_t)what->from;
   g_kernels += what->type == KERNEL_NODE;
-  g_copies += what->type == COPY_NODE;
   if (what->type == COPY_NODE) memmove(to, from, what->bytes);
   if (what->type == FILL_NODE) memset(to, what->byte, what->bytes);
   if (what->type == WORD_NODE) memcpy(to, &word, sizeof word);
@@ -445,8 +436,8 @@ static void write_log(size_t nodes) {
   char name[512], line[160];
   if (!path) return;
   snprintf(name, sizeof name, "%s.%s", path, rank ? rank : "0");
-  int length = snprintf(line, sizeof line, "graphs %ld nodes %zu allocations %ld kernels %ld copies %ld\n",
-                        g_graphs, nodes, g_allocations, g_kernels, g_copies);
+  int length = snprintf(line, sizeof line, "graphs %ld nodes %zu allocations %ld kernels %ld\n", g_graphs,
+                        nodes, g_allocations, g_kernels);
   int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0 || write(fd, line, (size_t)length) != length) standin_fault(0, "%s cannot be written", name);
   if (fd >= 0) close(fd);
